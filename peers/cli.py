@@ -100,6 +100,7 @@ EXAMPLE = """examples:
   swarm start private-lab                        start a run that others can join; prints how
   swarm join swarm1...                           take part in a run
   swarm status --watch                           what the swarm is doing
+  swarm why                                      why a peer of this machine is idle, and what to do
 
 `swarm help COMMAND` lists a command's options.
 
