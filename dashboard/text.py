@@ -105,7 +105,7 @@ _FULL = re.compile("no space left|quota exceeded|file too large", re.IGNORECASE)
 
 
 def is_full(detail: str) -> bool:
-    """Whether what a disk says means that it is full, or takes no more of this user."""
+    """Whether a disk's message means that it is full, or at this user's quota."""
     return _FULL.search(detail) is not None
 
 

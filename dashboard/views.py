@@ -59,7 +59,7 @@ class HeadView(View):
     """Role -> (alive, known), of members and of samplers of which a group was admitted; peers that left are
     not counted as known."""
     strangers: int
-    """Others that say that they are alive; nothing else here is of what they say."""
+    """Number of others that claim to be alive; nothing else here depends on their claims."""
     groups_per_second: float
     tokens_per_second: float
     """Trained, as the learners claim."""
@@ -74,7 +74,7 @@ class Problem(View):
     """The same for one problem while it lasts: `lost 12D3...`, `expired 12D3...`, `split`."""
     level: Level
     text: str
-    """One sentence: what is wrong, with names and figures."""
+    """One sentence: the problem, with names and figures."""
     cause: str
     todo: str
     """The next step for a person."""
@@ -88,11 +88,11 @@ class Condition(View):
     kind: Literal["ok", "waiting", "info", "warning", "error"]
     """The level of the worst problem; without one `waiting` where nothing is trained, else `ok`."""
     text: str
-    """One sentence: that of the worst problem, or what is waited for, or that all is well."""
+    """One sentence: the worst problem, or what is awaited, or that all is well."""
     more: int = 0
     """Further problems."""
     join: bool = False
-    """The run waits for somebody to join."""
+    """The run waits for peers to join."""
 
 
 class Incident(View):
@@ -142,7 +142,7 @@ class Causes(View):
 
 
 class FetchView(View):
-    """What a peer fetches: a release, or the patches to one."""
+    """A peer's download: a release, or the patches to one."""
 
     version: int
     held: int
@@ -151,10 +151,10 @@ class FetchView(View):
 
 
 class Claims(View):
-    """What a peer reports about itself, unverified."""
+    """A peer's reports about itself, unverified."""
 
     label: str
-    """What it calls itself, where that is not its name: anybody may call himself anything."""
+    """Its own label, where that is not its name: a peer may choose any label."""
     state: str
     phase: str
     """A Phase of swarm.protocol; empty for one that this program does not know."""
@@ -320,7 +320,7 @@ class StateView(View):
     last: float
     """When the newest event happened."""
     quiet: float
-    """Seconds since another peer was heard; in a replay, since the last event."""
+    """Seconds since the last message of another peer; in a replay, since the last event."""
     run: RunView
     head: HeadView
     condition: Condition
@@ -331,8 +331,8 @@ class StateView(View):
     """Ids of rows that were dropped since."""
     verdicts: dict[str, int]
     tokens: dict[str, int]
-    """Tokens of groups by what became of them: `trained`, or the cause why they were made for nothing;
-    `doomed`, `over-quota` and `undelivered` are what samplers claim."""
+    """Tokens of groups by outcome: `trained`, or the cause of their waste; `doomed`, `over-quota` and
+    `undelivered` are samplers' claims."""
     lag: LagView
     agreement: AgreementView
     events: tuple[SentenceView, ...]
@@ -363,7 +363,7 @@ class HeatView(View):
     """Unix time where column 0 begins."""
     columns: int
     rows: dict[str, tuple[int | None, ...]]
-    """Peer -> lag by column, None where nothing was heard; trailing columns may be missing."""
+    """Peer -> lag by column, None without a heartbeat; trailing columns may be missing."""
 
 
 class PeerView(View):
@@ -391,9 +391,9 @@ class InviteView(View):
 
 class HealthView(View):
     status: Literal["ok", "quiet"]
-    """`ok` while another peer is heard, and always in a replay."""
+    """`ok` while another peer's heartbeats arrive, and always in a replay."""
     quiet: float
-    """Seconds since another peer was heard; in a replay, since the last event."""
+    """Seconds since the last message of another peer; in a replay, since the last event."""
 
 
 class RefusedView(View):

@@ -15,8 +15,8 @@
     releases   when the last of n receivers has a version, virtual     a plain server: n copies over one line
     rounds     seconds a round where one line of 2 to 4 is slow        equal shares
     faults     next version and full strength after kills, stops, cuts -
-    simulator  peer-hours of virtual time a CPU second; what a seed    -
-               hears of many samplers
+    simulator  peer-hours of virtual time a CPU second; a seed's       -
+               traffic from many samplers
     busy       share of their time that learners compute, with kills   gradients and rounds in turns
                and joins too; trained of sampled
 
@@ -67,7 +67,7 @@ LONG = (
     "busy",
 )
 """Rows of half a minute or more each that the README does without, or that take several minutes: without
-names the others are measured, in less than ten minutes on two cores that nobody else uses."""
+names the others are measured, in less than ten minutes on two otherwise idle cores."""
 
 WORSE = 1
 """Exit code where a figure got worse, as `swarm replay --audit` has it for a group that was lost."""
@@ -132,7 +132,7 @@ def _compared(names: Sequence[str], old: Results, path: Path) -> Sequence[str]:
 
 
 def _processor() -> str:
-    """Name of the processor; empty where the system does not tell it."""
+    """Name of the processor; empty where the system does not report it."""
     told = Path("/proc/cpuinfo")
     lines = told.read_text().splitlines() if told.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")

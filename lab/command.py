@@ -1,5 +1,4 @@
-"""What `swarm bench` and `swarm sim --nemesis` do: from parsed arguments to rows of the table, or to one
-study.
+"""`swarm bench` and `swarm sim --nemesis`: from parsed arguments to rows of the table, or to one study.
 
     names of rows --lab.bench--> a table
     gradient, staleness, band, adversaries --lab.studies--> a folder
@@ -43,7 +42,7 @@ _STUDYING: dict[str, object] = {
     "--seed": None,
     "-n": None,
 }
-"""Options of studies -> what they are where they were not given."""
+"""Options of studies -> their defaults."""
 
 _MEASURING: dict[str, object] = {"--json": False, "--compare": None}
 """As these, of rows."""
@@ -75,7 +74,7 @@ def trial(seed: int, journal: Path | None) -> int:
     from lab.studies import nemesis
 
     with writing(journal):
-        if journal is not None:  # what its peers cannot write is a broken promise of theirs
+        if journal is not None:  # events that its peers cannot write are a broken promise of theirs
             journal.parent.mkdir(parents=True, exist_ok=True)
             journal.open("wb").close()
         return nemesis.main(seed, journal)
@@ -95,7 +94,7 @@ def _check_study(args: argparse.Namespace, name: str) -> None:
 
 
 def _rows(args: argparse.Namespace) -> int:
-    """Measure rows; a word that is none, and nearly a study, was meant as one."""
+    """Measure rows; an unknown name that resembles a study's was meant as one."""
     for name in args.names:
         if name not in rows.ROWS and (near := did_you_mean(name, STUDIES)):
             raise WrongUsage(f"there is no study {name!r}{near}")
@@ -114,7 +113,7 @@ def study(
     whose: Collection[str] = ADVERSARIES,
 ) -> int:
     """Run or resume a study; `out` is its folder (default: ./bench-NAME, or ./bench-NAME-quick), `seed` its
-    first one, `whose` which of ADVERSARIES are tried, all within `minutes`.
+    first one, `whose` selects ADVERSARIES, all within `minutes`.
 
     Returns an exit code. Raises CannotHere without matplotlib, before hours are spent.
     """
@@ -148,7 +147,7 @@ def study(
 
 
 def _within(minutes: float, parts: Sequence[Callable[[float], int]]) -> int:
-    """Do one part after the other, each in what is left of the time; 0: no limit. Returns an exit code."""
+    """Do one part after the other, each in the rest of the time; 0: no limit. Returns an exit code."""
     end, codes = time.monotonic() + 60 * minutes, []
     for part in parts:
         left = (end - time.monotonic()) / 60 if minutes else 0.0

@@ -1,11 +1,11 @@
-"""A flame graph of a peer: the CPU of all its processes, by what they called.
+"""A flame graph of a peer: the CPU of all its processes, by called functions.
 
     a peer's process --py-spy--> stacks of all Python threads below it --Tree--> SVG
 
-Each process is as wide as the CPU seconds that the kernel counts for it; its stacks say how that splits. A
-program without Python, such as p2pd, is a box. Stacks of threads that wait are left out by the function
-that they wait in (WAITS), since a kernel may call such a thread running. Frames narrower than THIN have no
-box of their own. py-spy has to be allowed to read other processes: as root, or with ptrace.
+Each process is as wide as the CPU seconds that the kernel counts for it; its stacks divide that. A program
+without Python, such as p2pd, is a box. Stacks of waiting threads are left out by the function that they wait
+in (WAITS), since a kernel may call such a thread running. Frames narrower than THIN have no box of their own.
+py-spy has to be allowed to read other processes: as root, or with ptrace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much one has to know of a checkout, as a table in Markdown: a column a checkout.
+"""The size and complexity of a checkout, as a table in Markdown: a column a checkout.
 
     python -m lab.house [CHECKOUT...]      without one: this checkout
 
@@ -77,8 +77,8 @@ def figures(root: Path) -> dict[str, str]:
 
 
 def imports(trees: Mapping[str, ast.Module]) -> Graph:
-    """Who imports whom among these files. `from package import name` leads to the module `package.name` where
-    there is one, and else to the package."""
+    """Module -> the modules that it imports, among these files. `from package import name` leads to the
+    module `package.name` where there is one, and else to the package."""
     modules = {_module(name): tree for name, tree in trees.items()}
     graph: dict[str, set[str]] = {}
     for module, tree in modules.items():

@@ -1,12 +1,12 @@
-"""`make bench-plots`: pictures of what the swarm costs, for docs/benchmarks/.
+"""`make bench-plots`: pictures of the swarm's cost, for docs/benchmarks/.
 
     scaling  simulated swarms of 100 to 10,000 peers -> peer-hours a CPU second, memory of a peer
     flames   a swarm of a learner and a sampler      -> a flame graph of each
 
     python -m lab.pictures FOLDER [PICTURE...]
 
-The first is of CPU seconds and of virtual time, so that what else the machine does changes it little.
-Not handled here: how they look (peers.commands.journals.drawing, lab.flames).
+The first is of CPU seconds and of virtual time, so that other load of the machine changes it little. Not
+handled here: how they look (peers.commands.journals.drawing, lab.flames).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Events: typed records of what happened, the only source of logs, journal, page and test evidence.
+"""Events: typed records of what happened, the only source of logs, journal, dashboard and test evidence.
 
-Who acts emits, and never reads it back; the Bus hands each event to its sinks in order (swarm.journal, the
-gossip forwarder, a fold). Names are past participles; a figure in an event has its unit in its docstring.
+The acting peer emits an event, and never reads it back; the Bus hands each event to its sinks in order
+(swarm.journal, the gossip forwarder, a fold). Names are past participles; a figure in an event has its unit
+in its docstring.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class Averaged(Event):
 
 
 NOT_FINITE = "the gradient is not finite"
-"""What the reason of a RoundBroke event begins with where no other peer has a part in it."""
+"""Beginning of a RoundBroke event's reason where no other peer has a part in it."""
 
 
 class RoundBroke(Event):
@@ -156,7 +157,8 @@ class RoundBroke(Event):
 
 
 class Unreached(Event):
-    """A learner that is heard misses rounds, so many in a row: it is tried now and then only."""
+    """A learner misses rounds although its heartbeats arrive, so many in a row: it is now tried only now and
+    then."""
 
     version: int
     subject: PeerId
@@ -212,7 +214,7 @@ class Audited(Event):
 
 
 class SetAside(Event):
-    """This peer hears that a learner suspends a sampler, itself perhaps; evidence is kept of `group`."""
+    """This peer learned that a learner suspends a sampler, perhaps itself; evidence is kept of `group`."""
 
     by: PeerId
     sampler: PeerId
@@ -330,8 +332,8 @@ class Recovered(Event):
 
 
 REWARDS, LOGPROBS = "rewards", "log-probabilities"
-"""Kinds of Rejected events: what a sampler claims for completions is not what a learner computes; what its
-policy gives for them are no numbers."""
+"""Kinds of Rejected events: a sampler's claims about its completions differ from a learner's results; the
+policy's own results are no numbers."""
 
 
 class Rejected(Event):

@@ -3,8 +3,8 @@
     an import that fails --lack--> "this needs torch, which is not installed here: pip install ..."
 
 `gepo-swarm` alone reads runs, invites to them and shows them. To take part, to study or to sample with
-another engine needs an extra, which a command says before it does anything. Not handled here: versions
-(pyproject.toml, peers.commands.doctor.machine_checks).
+another engine needs an extra; a command that lacks it says so before it does anything. Not handled here:
+versions (pyproject.toml, peers.commands.doctor.machine_checks).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "gepo-swarm"
 PEER = "peer"
-"""What a sampler, a learner, an evaluator and a seed need."""
+"""Requirements of a sampler, a learner, an evaluator and a seed."""
 
 EXTRA_OF = {
     "datasets": PEER,
@@ -46,16 +46,16 @@ EXTRA_OF = {
 """Module -> the extra that installs it."""
 
 TRIED = {"peft": "0.21.2", "torch": "2.13.0", "transformers": "5.24.0"}
-"""The newest versions that this program was tried with, of packages whose models it computes with: each of
-theirs names and imports something otherwise. The ranges of pyproject.toml end there."""
+"""The newest versions that this program was tried with, of packages whose internals it depends on: each
+version of theirs renames and imports something. The ranges of pyproject.toml end there."""
 
 WATCHING = "hivemind==1.1.12"
-"""What an observer needs beside the distribution. Installed without the packages that it asks for it brings
-no torch, which no observer imports (swarm.net.libp2p.bare_hivemind)."""
+"""An observer's requirement beside the distribution. Installed without its own dependencies it brings no
+torch, which no observer imports (swarm.net.libp2p.bare_hivemind)."""
 
 
 def with_version(package: str) -> str:
-    """A package of TRIED with its version here, and the one that was tried where it is another."""
+    """A package of TRIED with its version here, and the tried one where they differ."""
     here, tried = version(package), TRIED[package]
     also = "" if here.partition("+")[0] == tried else f" ({tried} was tried)"
     return f"{package} {here}{also}"
@@ -69,7 +69,7 @@ def install(extra: str) -> str:
 
 
 def install_to_watch() -> str:
-    """The line that installs what an observer needs, without torch, into this environment."""
+    """The command line that installs an observer's requirements, without torch, into this environment."""
     install = f"install --no-deps {WATCHING}"
     tool = _tool(
         f"uv pip install --python {sys.prefix} --no-deps {WATCHING}", f"pipx runpip {DISTRIBUTION} {install}"

@@ -5,10 +5,10 @@
                        journal-000001.jsonl, journal-000002.jsonl, ...: the oldest goes where there are FILES
 
 Invariants: a journal has at most FILES files of FILE bytes each; a line that a crash tore is cut off before
-the next one is written, and is never read as an event. Who follows a journal reads every event once, though
-files begin meanwhile, unless files went that it had not come to. Somebody may empty or remove the file while
-it is written and followed: both go on with what comes then.
-Not handled here: the kinds of events (swarm.events), their display (dashboard).
+the next one is written, and is never read as an event. A follower of a journal reads every event once, though
+files begin meanwhile, unless it fell behind the oldest file. The file may be emptied or removed while it is
+written and followed: both continue with the next events. Not handled here: the kinds of events
+(swarm.events), their display (dashboard).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ PEERS_KEPT = 4096
 """Peers whose last heartbeat is compared with the next one."""
 
 HEARTBEATS = 2
-"""One in so many heartbeats that say nothing new is kept: a window that reads the journal takes a peer for
-silent after three."""
+"""One in so many heartbeats without news is kept: a dashboard that reads the journal takes a peer for silent
+after three."""
 
 _json = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
@@ -69,7 +69,7 @@ class Journal:
         """Why the disk refused the last event; empty when it took it."""
         self.lost = 0
         self.on_disk: Callable[[str], None] = _bear
-        """Hears `refusal` with each event that is lost, and the first time that one is not; and, once, that
+        """Called with `refusal` for each event that is lost, and for the first one that is not; and once when
         the file was removed."""
         with _refusing(self):
             self._open()
@@ -112,7 +112,7 @@ class Journal:
         self._open()
 
     def _there(self) -> IO[bytes]:
-        """The file, also after somebody has emptied or removed it, to make room."""
+        """The file, also after it was emptied or removed, to make room."""
         file = self._open()
         stat = os.fstat(file.fileno())
         if stat.st_nlink == 0:
@@ -144,7 +144,7 @@ class Journal:
 
 @contextlib.contextmanager
 def _refusing(journal: Journal) -> Iterator[None]:
-    """Keeps why the disk refuses what is done in the body."""
+    """Records why the disk refuses the body's operations."""
     journal.refusal = ""
     try:
         yield
@@ -153,7 +153,7 @@ def _refusing(journal: Journal) -> Iterator[None]:
 
 
 def _bear(why: str) -> None:
-    """Nobody asked for reports."""
+    """The default: reports are dropped."""
 
 
 def _whole_lines(file: IO[bytes]) -> int:
@@ -200,13 +200,12 @@ class Damage(NamedTuple):
 
 
 Damaged = Callable[[Damage], None]
-"""Hears of each line that is no event."""
+"""Called with each line that is no event."""
 
 
 def read_journal(path: Path, damaged: Damaged | None = None) -> Iterator[AnyEvent]:
     """Events of a journal so far, in order, older files first. A torn last line (the process was killed while
-    writing) ends the reading. Where nobody takes `damaged`, a line that is no event raises
-    msgspec.DecodeError."""
+    writing) ends the reading. Without `damaged`, a line that is no event raises msgspec.DecodeError."""
     return Tail(path, damaged).news()
 
 
@@ -270,7 +269,7 @@ class Tail:
     def _rest(self, lines: IO[bytes]) -> Iterator[bytes]:
         stat = os.fstat(lines.fileno())
         if stat.st_size < self._at or self._inode not in (0, stat.st_ino):
-            self._begin(self._number)  # somebody has emptied or removed it meanwhile
+            self._begin(self._number)  # the file was emptied or removed meanwhile
         self._inode = stat.st_ino
         lines.seek(self._at)
         while line := lines.readline(FILE):
@@ -284,12 +283,12 @@ class Tail:
 
 
 class Thinned:
-    """A sink before a journal: of the heartbeats of a peer it lets every second one pass, and each that says
-    something new: a start, a version, a farewell."""
+    """A sink before a journal: of the heartbeats of a peer it lets every second one pass, and each with news:
+    a start, a version, a departure."""
 
     def __init__(self, sink: Callable[[Event], None], apart: float = 0.0) -> None:
-        """`apart`: seconds between two heartbeats that only say that the peer is there or has another
-        version; 0: each version passes, so that a dashboard can play when it reached whom."""
+        """`apart`: seconds between two heartbeats without other news than a new version; 0: each version
+        passes, so that a dashboard can replay when it reached each peer."""
         self._sink, self._apart = sink, apart
         self._kept: OrderedDict[PeerId, Heard] = OrderedDict()
 

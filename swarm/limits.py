@@ -1,8 +1,8 @@
-"""Size limits of what peers say to each other, and of what is remembered of it: frames, records, questions.
-What cannot be decoded.
+"""Size limits of messages between peers, and of remembered ones: frames, records, requests. Errors of
+decoding.
 
-A limit is held before anything is decoded, so that no stranger decides how much memory a frame takes. Not
-handled: which limit is whose (swarm.protocol), limits of nouns inside a frame (swarm.types).
+A limit is checked before anything is decoded, so that no stranger decides how much memory a frame takes. Not
+handled here: which limit is whose (swarm.protocol), limits of nouns inside a frame (swarm.types).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ID_LIMIT = 64
 base58, which takes time that grows with the square of the length."""
 
 BEAT_LIMIT = Limit(1536, 4 << 10)
-"""A learner's with all that it may say is 1,300 bytes beside a renewed membership of a private run."""
+"""A learner's largest one is 1,300 bytes beside a renewed membership of a private run."""
 
 RELEASE_LIMIT = Limit(1024, 4 << 10)
 EVENT_LIMIT = Limit(4096, 16 << 10)
@@ -54,7 +54,7 @@ SLOWEST = 64.0
 30,000."""
 
 MAIL_LIMIT = Limit(FRAME_LIMIT, 4 * FRAME_LIMIT)
-"""The largest frame of any kind; what arrives is held to the limit of its kind, such as group_limit."""
+"""The largest frame of any kind; incoming frames have the limit of their kind, for example group_limit."""
 
 WAY_STEPS = 24
 """Patches of one way between versions: up to the first rung, rungs, and down from the last one, over as many
@@ -65,13 +65,13 @@ WAY_BASES = 8
 smaller than the whole."""
 
 LINE_VERSIONS = 1024
-"""Versions of a line of releases that are told in one answer: 70 KB."""
+"""Versions of a line of releases in one answer: 70 KB."""
 
 REQUEST = 8 << 10
-"""Bytes of a request, such as a name, in a private run inside a frame with a membership."""
+"""Bytes of a request, for example a name, in a private run inside a frame with a membership."""
 
 REASON_LIMIT = 500
-"""Bytes of a refusal's reason, for who says it and for who hears it."""
+"""Bytes of a refusal's reason, for its sender and its receiver."""
 
 TEXT_LIMIT = 2000
 """Bytes of a text in an event: with the rest of the event it fits into a message of gossip."""

@@ -43,15 +43,16 @@ COMPLETIONS = 4096
 
 MARK_BYTES, MARKED = 8, 1024
 STEP_BYTES = 64 * MARK_BYTES * MARKED
-"""Bytes of an id that tell groups apart, and most groups of one learner in one round. Ids are hashes of what
-was sampled: nobody can make another one's mark. An announcement of a round stays below 16 KiB; a step of 64
-learners has 512 KiB of marks."""
+"""Bytes of an id that tell groups apart, and most groups of one learner in one round. Ids are hashes of
+completions: no learner can forge another one's mark. An announcement of a round stays below 16 KiB; a step of
+64 learners has 512 KiB of marks."""
 
 BLOB = MAIL_LIMIT.inflated
 """Bytes in one field: four times a mail, as far as numbers of a group may inflate."""
 
 Finite = Annotated[float, Meta(ge=-1e308, le=1e308)]
-"""A number that travels: neither NaN nor infinite, which JSON cannot say and which poison every mean."""
+"""A number in a message: neither NaN nor infinite, which JSON cannot represent and which poison every
+mean."""
 
 
 class Verdict(StrEnum):
@@ -66,7 +67,7 @@ class Verdict(StrEnum):
     UNSCORED = "unscored"
     """Its rewards could not be recomputed at the learner."""
     UNVERIFIED = "unverified"
-    """Its sampler is suspended: a replay of its groups says that they are not what it claims."""
+    """Its sampler is suspended: a replay of its groups contradicts their claims."""
 
 
 class Noise(StrEnum):
@@ -112,7 +113,8 @@ class Task(Struct):
 
 
 class Times(Struct):
-    """When a group passed each step, unix seconds by the clock of who did it: splits a sampler's lag."""
+    """When a group passed each step, unix seconds by the clock of the peer that did it: splits a sampler's
+    lag."""
 
     released: Finite
     """The policy's release, by its publisher."""
@@ -127,7 +129,7 @@ class Times(Struct):
 
 
 class Heads(Struct):
-    """What a sampler found most probable at each token of a group: `run.sampling.heads` tokens, or the whole
+    """A sampler's most probable tokens at each position of a group: `run.sampling.heads` tokens, or the whole
     vocabulary, the most probable first (swarm.draws.heads)."""
 
     tokens: Annotated[bytes, Meta(max_length=BLOB)]
@@ -143,7 +145,7 @@ class Group(Struct, tag="group", omit_defaults=True):
     """
 
     id: Word
-    """Hex blake2b-128 of what was sampled: two deliveries of a group have one id."""
+    """Hex blake2b-128 of its tokens: two deliveries of a group have one id."""
     sampler: PeerId
     task: int
     """Task index; the learner regenerates the task."""
@@ -162,7 +164,7 @@ class Group(Struct, tag="group", omit_defaults=True):
     """(G,) claimed by the sampler; learners recompute them."""
     times: Times
     noise: Word = ""
-    """A Noise; another word: nobody here can replay it."""
+    """A Noise; another value: it cannot be replayed here."""
     heads: Heads | None = None  # None where the run asks for none
     scored: bool = True  # False: its sampler could not score it, and `rewards` claim nothing
 
@@ -235,11 +237,11 @@ class TrainedStep(Struct):
     parent: Digest
     """Of the version before."""
     members: Annotated[tuple[PeerId, ...], Meta(max_length=256)]
-    """Of the round; one for a step alone, nobody where they are not known."""
+    """Of the round; one for a step alone, none where they are unknown."""
     groups: Annotated[bytes, Meta(max_length=STEP_BYTES)]
     """Marks of the groups of all members (`swarm.core.agreement.trained.mark`)."""
     weights: Digest = Digest("")
-    """Of the version that it made; empty where nobody knows them."""
+    """Of the version that it made; empty where unknown."""
 
 
 class TrainedQuery(Struct, tag="trained-query"):
@@ -295,7 +297,7 @@ Sums = Annotated[dict[Word, int], Meta(max_length=16)]
 
 
 class Link(Struct):
-    """What a peer received from one other peer, and how fast that one answers."""
+    """One peer's receipts from another peer, and the speed of its answers."""
 
     received: Sums = {}
     """Bytes by purpose: `rollouts`, `weights`, `gradients`, `other`."""
@@ -325,7 +327,7 @@ class BatchRewards(Struct):
 
 
 class Fetching(Struct):
-    """What a peer fetches now, and how many bytes are here: all of a release, or patches that lead to one."""
+    """A peer's download, and how many bytes are here: all of a release, or patches that lead to one."""
 
     version: Count
     held: Count
@@ -333,7 +335,7 @@ class Fetching(Struct):
 
 
 class Beat(Struct, tag="beat", omit_defaults=True):
-    """A heartbeat: which peer is alive, what it does, at which version. At most 1.5 KiB sealed."""
+    """A heartbeat: which peer is alive, its activity, its version. At most 1.5 KiB sealed."""
 
     name: Word
     role: Role
@@ -366,7 +368,7 @@ class Beat(Struct, tag="beat", omit_defaults=True):
     closed: BatchRewards | None = None
     """Of a learner that closed its batch for `version`, where the objective needs all rewards of a round."""
     phase: Phase = Phase.UNKNOWN
-    """What the peer is doing, for other programs."""
+    """The peer's activity, for other programs."""
     early: bool = False
     """Of a learner that can learn on its own version before its release: the last one was as released."""
     mirror: Annotated[int, Meta(ge=-1)] = -1
@@ -383,7 +385,7 @@ class Beat(Struct, tag="beat", omit_defaults=True):
     speed: Finite = 0.0
     """Groups per second that a learner's gradients of full batches take in; 0: it has computed none."""
     hears: Count = 0
-    """Of a seed: how many peers it hears. In a large swarm samplers beat more seldom."""
+    """Of a seed: number of peers whose heartbeats it receives. In a large swarm samplers beat more seldom."""
     slower: Finite = 1.0
     """How many times as long as the run's pace the peer waits until its next heartbeat: 1 to SLOWEST."""
     wasted: Sums = {}
@@ -399,4 +401,4 @@ class Beat(Struct, tag="beat", omit_defaults=True):
     accuracy_before: Finite = -1.0
     """Of an evaluator: the accuracy of the evaluation before that of `accuracy`; -1: there was none."""
     unkept: bool = False
-    """Of a learner whose disk refuses the groups that it takes: others whose disks do not take them first."""
+    """Of a learner whose disk refuses its groups: learners with a working disk are preferred."""

@@ -2,11 +2,11 @@
 
     SwarmState (with its Recent) + now -> Situation -> one rule after the other -> problems, errors first
 
-Rules are small functions of a Situation, in the order of what their finding costs the swarm; a problem keeps
-its key while it lasts. Pure: the same state and time give the same problems. What counts as long follows from
-the run's pace and from what was usual in the last minutes; a peer that has just come is given time. False
-alarms are worse than late ones: a rule that cannot be sure says nothing. Not handled here: what was wrong
-earlier (the list of events tells that).
+Rules are small functions of a Situation, in the order of their finding's cost to the swarm; a problem keeps
+its key while it lasts. Pure: the same state and time give the same problems. The thresholds of time follow
+from the run's pace and from the usual values of the last minutes; a peer that has just come is given time.
+False alarms are worse than late ones: a rule that is unsure has no result. Not handled here: earlier problems
+(the list of events has them).
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
 def diagnose(state: SwarmState, now: float) -> tuple[Problem, ...]:
-    """Everything that is wrong at `now`, worst first; what is wrong with strangers alone comes
-    last, and is no alarm."""
+    """Everything that is wrong at `now`, worst first; problems of strangers alone come last, and are no
+    alarm."""
     situation = Situation(state, now)
     if situation.silent_window:
-        return tuple(presence.cut_off(situation))  # whatever else would be said is older than it looks
+        return tuple(presence.cut_off(situation))  # every other finding would be older than it looks
     if situation.over:
         return ()
     found = [problem for rule in RULES for problem in rule(situation)]
@@ -76,7 +76,7 @@ def diagnose(state: SwarmState, now: float) -> tuple[Problem, ...]:
 
 
 def follow(state: SwarmState, event: Event) -> None:
-    """Fold an event; at the end of each slot of time, what is wrong then becomes incidents."""
+    """Fold an event; at the end of each slot of time, current problems become incidents."""
     slot = state.pulse.slot
     fold(state, event)
     if state.pulse.slot != slot >= 0:

@@ -1,5 +1,5 @@
-"""Rules about learners that train apart: parts of a swarm that do not reach each other, and what that cost
-once they do."""
+"""Rules about learners that train apart: parts of a swarm without contact, and the cost once they meet
+again."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ APART = 15.0
 """Seconds in which two learners that step must have met."""
 
 UNMET, UNMET_VERSIONS = 120.0, 40
-"""Seconds and versions for which a learner that was not met is told; it is tried each 16th version
-(swarm.core.agreement.missed_rounds), and every vain try is told again."""
+"""Seconds and versions for which a missed learner is reported; it is tried each 16th version
+(swarm.core.agreement.missed_rounds), and every vain try is reported again."""
 
 STEPS = 3
 """Own steps before a learner's company is judged."""
@@ -81,7 +81,7 @@ def _parts(s: Situation, active: list[PeerRow], span: float) -> list[list[PeerRo
 
 
 def unreached(s: Situation) -> Iterator[Problem]:
-    """Learners that hear each other and cannot average."""
+    """Learners that receive each other's heartbeats and cannot average."""
     span = max(UNMET, UNMET_VERSIONS * (s.usual or 0.0))
     pairs: dict[frozenset[PeerId], float] = {}
     for pair, (last, _) in s.recent.unreached.items():
@@ -109,7 +109,7 @@ def unreached(s: Situation) -> Iterator[Problem]:
 
 
 def forked(s: Situation) -> Iterator[Problem]:
-    """Parts of the swarm that trained apart and met again: what that cost."""
+    """Parts of the swarm that trained apart and met again: the cost."""
     for fork in s.recent.forks.values():
         if s.now - fork.last > HISTORY:
             continue

@@ -1,11 +1,20 @@
-"""The swarm's condition in one line: the first thing that the dashboard and the terminal say.
+"""The swarm's condition in one line: the first sentence of the dashboard and the terminal.
 
-    SwarmState + problems -> the worst problem, or what is waited for, or that all is well, and how many
+    SwarmState + problems -> the worst problem, or what is awaited, or that all is well, and how many
                              samplers the learners can use
 
-It says nothing that the table of peers denies (tests/unit/dashboard/test_verdicts.py). A window that received no
-event says so, and does not say that all was well before. A run in which nothing was trained yet waits for the
-peers that train. Faults of strangers alone are not reported here.
+It never contradicts the table of peers (tests/unit/dashboard/test_verdicts.py). A dashboard that never
+received a heartbeat says so, and does not claim that all was well before; a run without any training yet
+waits for the peers that train. Problems of strangers alone are left out.
+
+How many samplers the learners can use follows from how long each waits for the other: the learners for groups
+in their last steps, the samplers between theirs. There is no advice where neither waits long, where both do
+(something else is slow), or in a swarm whose samplers this dashboard does not see. Learners' seconds and
+samplers' busy shares are their claims: the sentence advises, and nothing depends on it.
+
+Protections that a swarm with so few learners lacks (docs/trust.md) are a note for as long as they are so few:
+the dashboard and the terminal show it apart from problems. Not handled: problems (dashboard.diagnosis), and a
+dashboard that has lost its own peer (the dashboard notices that).
 """
 
 from __future__ import annotations
@@ -22,10 +31,10 @@ from swarm.frames.grammar import some
 from swarm.protocol import Role
 
 SILENT = 10.0
-"""Seconds without a word of another peer, in which several heartbeats of every peer are missing."""
+"""Seconds without a message of another peer, in which several heartbeats of every peer are missing."""
 
 STEPS = 16
-"""Steps of learners before anything is said: the first ones wait for everybody to come."""
+"""Steps of learners before there is advice: the first ones wait for all peers to come."""
 
 HUNGRY, FED = 0.25, 0.05
 """Share of their time in which learners wait for groups: from the first on there are too few, below the
@@ -45,7 +54,7 @@ UNPROTECTED: Mapping[int, str] = {
 
 
 def condition(state: SwarmState, now: float, problems: Sequence[Problem], quiet: float = 0.0) -> Condition:
-    """`problems`, worst first; `quiet`: seconds since another peer was heard, 0 in a replay."""
+    """`problems`, worst first; `quiet`: seconds since the last message of another peer, 0 in a replay."""
     if problems := [problem for problem in problems if not strange(state, problem)]:
         worst = problems[0]
         kind = "waiting" if worst.key.startswith((AWAITED, LOADING)) else worst.level
@@ -78,8 +87,8 @@ def condition(state: SwarmState, now: float, problems: Sequence[Problem], quiet:
 
 
 def _balance(state: SwarmState, now: float) -> str:
-    """A sentence about how many samplers more, or less, the learners can use; empty where they have what they
-    use."""
+    """A sentence about how many samplers more, or less, the learners can use; empty where the number is
+    right."""
     situation, spent = Situation(state, now), state.recent.spent
     samplers = situation.working(Role.SAMPLER)
     if len(spent) < STEPS or not samplers or not situation.hears(Role.SAMPLER):

@@ -31,7 +31,7 @@ GATHER = 30.0
 """Seconds without groups at a learner that count as chance."""
 
 STEPS = 3
-"""Rounds that tell of a learner's weights or gradients."""
+"""Rounds before a learner's weights or gradients are judged."""
 
 BREAKS = 3
 """Broken rounds in two minutes: a killed learner costs the others one or two."""
@@ -40,7 +40,7 @@ SPAN = 120.0
 """Seconds of rounds and snaps that are looked at."""
 
 ROUNDS = 8
-"""Rounds before the sizes of gradients tell of a habit."""
+"""Rounds before the sizes of gradients count as a habit."""
 
 
 def stopped(s: Situation) -> Iterator[Problem]:
@@ -151,8 +151,7 @@ def _gathering(s: Situation, peer: PeerRow) -> Iterator[Problem]:
 
 
 def _patient(s: Situation, samplers: list[PeerRow]) -> float:
-    """Seconds without a batch that are usual: groups take as long as the samplers say, and a first one
-    longer."""
+    """Usual seconds without a batch: groups take as long as the samplers report, and a first one longer."""
     slowest = max(sum(p.lag.get(cause, 0.0) for cause in ("generation", "upload")) for p in samplers)
     in_flight = any(p.inbox > 0 for p in samplers)
     least = max(GATHER, 8 * s.beat, 10 * (s.usual or 0.0), 3 * slowest, 3 * s.run.batch.close_after)
@@ -209,7 +208,8 @@ def _matching(s: Situation, peer: PeerRow) -> Iterator[Problem]:
 
 
 def _round_limit(s: Situation) -> float:
-    """Seconds after which a round is begun anew, as far as a window can tell: learners know their lines."""
+    """Seconds after which a round is begun anew, as far as a dashboard can know: learners know their
+    lines."""
     if s.run.averaging.deadline:
         return s.run.averaging.deadline
     size = s.newest.size if s.newest else 0
@@ -289,7 +289,7 @@ def _not_finite(s: Situation, count: int, who: list[PeerRow], since: float) -> P
 
 
 def _repeated(s: Situation, times: Iterable[float]) -> list[float]:
-    """Those of the last SPAN seconds, the latest last, of what happens again and again; else none."""
+    """Those of the last SPAN seconds, the latest last, of a repeated event; else none."""
     lately = [at for at in times if s.now - at < SPAN]
     return lately if len(lately) >= STEPS and s.now - lately[-1] <= SPAN / 2 else []
 
@@ -322,8 +322,8 @@ def differing(s: Situation) -> Iterator[Problem]:
 
 
 def far(s: Situation) -> Iterator[Problem]:
-    """Learners whose gradients are scaled down in most of their rounds. That is a size and no more: which
-    learner is right, and what it means, no norm tells."""
+    """Learners whose gradients are scaled down in most of their rounds. That is about size alone: which
+    learner is right, and the cause, no norm shows."""
     span = max(SPAN, 2 * ROUNDS * (s.usual or 0.0))
     rounds = [mean for mean in s.recent.means.values() if s.now - mean.at < span]
     for peer in s.learners():

@@ -105,7 +105,7 @@ def gradients(s: Situation) -> Iterator[Problem]:
     newest, before = norms[-3:], norms[:-3]
     if len(before) < STRETCH or (middle := median(before)) <= 0.0:
         return
-    # Of a policy that has nearly converged norms vanish, and what a step takes whole is no explosion.
+    # Near convergence norms vanish, and a norm that a step takes whole is no explosion.
     if sum(norm >= max(EXPLODED * middle, s.run.optimizer.grad_clip) for norm in newest) < 2:
         return
     yield problem(
@@ -123,7 +123,7 @@ def gradients(s: Situation) -> Iterator[Problem]:
 
 
 def reward(s: Situation) -> Iterator[Problem]:
-    """A reward far below what it has been."""
+    """A reward far below its earlier values."""
     best, start, rewards = s.recent.best, s.recent.start, s.recent.metric("reward", 2 * STRETCH)
     if best is None or start is None or len(rewards) < 2 * STRETCH:
         return

@@ -134,7 +134,8 @@ def memberships(s: Situation) -> Iterator[Problem]:
 
 
 def identities(s: Situation) -> Iterator[Problem]:
-    """Peers whose key another process has. The newer one says so each minute while it hears of the older."""
+    """Peers whose key another process has. The newer one reports it each minute while it receives the older's
+    heartbeats."""
     for peer, part, fault in _broken(s, momentary=True):
         if part == Part.IDENTITY and s.now - fault.last < SINGLE_FAILURE + 2 * s.patience:
             yield problem(

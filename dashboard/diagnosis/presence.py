@@ -34,13 +34,13 @@ FRAMES = 10
 """Refused frames of one sender in a minute: fewer are a joiner, a restart, a damaged line."""
 
 AWAITED = "awaited"
-"""Key of what a new run waits for."""
+"""Key of the problem that a new run waits for peers."""
 
 LOADING = "loading"
-"""How the key of whom a start waits for begins."""
+"""Prefix of the key of the problem that a start waits for peers."""
 
 MISSED = ("lost ", "no ")
-"""How keys of problems begin that tell of peers which are not here."""
+"""Prefixes of the keys of problems about missing peers."""
 
 WITHOUT_SEED = "words that name no other peer let nobody in, and nobody keeps the run's history"
 
@@ -138,7 +138,7 @@ def _silent(s: Situation, peer: PeerRow, silence: float) -> Problem:
 
 
 def returning(problem: Problem, ids: Collection[str]) -> Problem:
-    """`problem` as told by who starts the peers `ids` again itself: where only they are missed, a person has
+    """`problem` for a program that restarts the peers `ids` itself: where only they are missing, the user has
     nothing to do."""
     if problem.key.startswith(MISSED) and problem.peers and set(problem.peers) <= set(ids):
         who = "the peer is" if len(problem.peers) == 1 else "the peers are"
@@ -196,8 +196,8 @@ def _restart(s: Situation, role: Role) -> str:
 
 
 def loading(s: Situation) -> Iterator[Problem]:
-    """Whom the command that began this window starts beside it, and who has not been heard yet: no fault, and
-    nobody has to be invited."""
+    """Peers that the command behind this view starts, and that have not sent a heartbeat yet: no fault, and
+    no invite is needed."""
     if not (missing := _loading(s)):
         return
     left, every = sum(missing.values()), sum(s.state.starts.values())
@@ -222,7 +222,7 @@ def _loading(s: Situation) -> dict[Role, int]:
 
 
 def awaited(s: Situation) -> Iterator[Problem]:
-    """Whom a run waits for in which nothing was trained yet: no fault, since somebody has to come first."""
+    """Peers that a run without any training yet waits for: no fault, since some peer has to come first."""
     if not (missing := _awaited(s)):
         return
     roles = " and ".join(f"no {role}" for role in missing)
@@ -307,8 +307,8 @@ def _invite(role: Role) -> str:
 
 
 def resting(s: Situation) -> Iterator[Problem]:
-    """A role without which the swarm stands still, all of which rests: no fault, but the answer to why. Of a
-    role that this window does not hear it knows its own peer alone."""
+    """A role without which the swarm stands still, all of whose peers are paused: no fault, but the reason.
+    Of a role that this dashboard does not see it knows its own peer alone."""
     for role, cost in ((Role.LEARNER, "nothing is trained"), (Role.SAMPLER, "no groups come")):
         peers = s.alive[role]
         others = [peer for peer in s.strangers[role] if peer.phase not in RESTING]

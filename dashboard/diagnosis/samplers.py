@@ -1,4 +1,4 @@
-"""Rules about groups on their way: policies that nobody takes, samplers whose groups come too late, are
+"""Rules about groups on their way: policies that no sampler loads, samplers whose groups come too late, are
 refused, or that wait."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ REFUSALS = {
 @dataclass(frozen=True)
 class Late:
     """A sampler whose groups are too old, and the part that makes half of their age or more: a part that
-    explains less is no reason to advise anything."""
+    explains less is no reason for advice."""
 
     peer: PeerRow
     what: str
@@ -138,7 +138,7 @@ def _is_suspended(s: Situation, peer: PeerRow) -> bool:
 
 
 def suspended(s: Situation) -> Iterator[Problem]:
-    """Samplers whose groups were not what they claim."""
+    """Samplers whose groups did not match their claims."""
     for sampler, (by, found) in list(s.recent.suspended.items())[-MANY:]:
         if s.now >= found.until:
             continue
@@ -220,7 +220,7 @@ def _behind(s: Situation, peer: PeerRow) -> Late | None:
     """Whether a sampler's policy alone is too old for the window, before any verdict."""
     window, behind = s.run.window, s.version - peer.version
     heard_within = 2 * LONGEST_BEAT * s.beat * peer.slower
-    # What a heartbeat says may be as old as the heartbeat.
+    # A heartbeat's figures may be as old as the heartbeat.
     policy = s.state.releases.get(peer.version)
     age = s.now - policy.released if policy else 0.0
     inside = behind <= 0 or (behind <= window.versions and age <= window.seconds)

@@ -1,8 +1,8 @@
-"""The situation that a diagnosis judges: who is here, who is silent, what is usual. Computed once per
+"""The situation that a diagnosis judges: present peers, silent peers, usual values. Computed once per
 diagnosis, in one pass.
 
-Silence is counted from the last heartbeat, or from when this window began to listen (again). Suspicion comes
-after three missed heartbeats or the run's patience, whichever is shorter: whoever is killed is named before
+Silence is counted from the last heartbeat, or from when this dashboard began to receive (again). Suspicion
+comes after three missed heartbeats or the run's patience, whichever is shorter: a killed peer is named before
 the roster gives it up.
 """
 
@@ -56,7 +56,7 @@ class Situation:
         self.grace = max(GRACE, 10.0 * self.beat)
         end, length = self.recent.pause
         self.listening = max(self.recent.began, end if length > 2.0 * LONGEST_BEAT * self.beat else 0.0)
-        """Since when this window hears without a gap."""
+        """Since when this dashboard receives without a gap."""
         self.alive: dict[Role, list[PeerRow]] = {role: [] for role in Role}
         """Peers that are here and count; this window's own peer is, whatever its machine is busy with."""
         self.strangers: dict[Role, list[PeerRow]] = {role: [] for role in Role}
@@ -66,10 +66,10 @@ class Situation:
         self.here: set[PeerId] = set()
         """Ids of all that are here."""
         self.gone: dict[Role, PeerRow] = {}
-        """Role -> the one of those that left, were revoked or are history that was heard last."""
+        """Role -> the most recent one of those that left, were revoked or are history."""
         self.unsure: set[Role] = set()
-        """Roles of peers that were lost while this window did not listen either, and of its own where it does
-        not hear itself."""
+        """Roles of peers that were lost while this dashboard did not receive either, and of its own where it
+        does not receive itself."""
         for peer in state.peers.values():
             self._sort_in(peer)
         self.newest: Release | None = state.newest
@@ -96,8 +96,8 @@ class Situation:
             self.silent.append((peer, self.now - peer.heard))
 
     def _usual(self) -> float | None:
-        """Seconds from one version to the next of late; None before there are a few. Version 0 waits for
-        everybody to come."""
+        """Seconds from one version to the next of late; None before there are a few. Version 0 waits for all
+        peers to come."""
         times = [at for version, at in sorted(self.recent.releases.items()) if version > 0][-20:]
         return median(b - a for a, b in itertools.pairwise(times)) if len(times) > 3 else None
 
@@ -120,7 +120,7 @@ class Situation:
 
     @property
     def silent_window(self) -> bool:
-        """Whether this window has not even heard itself."""
+        """Whether this dashboard has not even received itself."""
         clock = self.recent.clock
         return (
             self.recent.beating
@@ -131,17 +131,17 @@ class Situation:
 
     @property
     def over(self) -> bool:
-        """Whether the run is complete or everybody left: ending peers are no problem then."""
+        """Whether the run is complete or all peers left: ending peers are no problem then."""
         stop, judged = self.run.stop, self.state.accuracies.get("last", (0, 0.0))[1]
         here = any(self.alive[role] for role in Role if role is not Role.OBSERVER) or self.silent
-        # Accuracy goes up and down, so that a window of a run that it ended asks whether everybody has gone.
+        # Accuracy goes up and down, so the view of a run that it ended also checks whether all have left.
         alone = not self.alive[Role.OBSERVER] or 0 < stop.accuracy <= judged
         farewell = any(peer.gone == "left" for peer in self.gone.values()) and not here and alone
         return farewell or self.complete
 
     @property
     def complete(self) -> bool:
-        """Whether the run is at its end, by its settings: by its accuracy once its seed says so, too."""
+        """Whether the run is at its end, by its settings: by its accuracy only if its seed confirms it."""
         called = any(peer.phase is Phase.COMPLETE for peer in self.alive[Role.SEED])
         gone = self.gone.get(Role.EVALUATOR)
         judges = [*self.alive[Role.EVALUATOR], *([gone] if gone is not None else [])]
@@ -176,7 +176,7 @@ class Situation:
         return self.now - max(self.trace(peer).since, self.listening)
 
     def stalled(self, peer: PeerRow, since: float) -> float:
-        """Seconds, from `since` on, in which nothing has come of what it fetches."""
+        """Seconds, from `since` on, without progress of its download."""
         return self.now - max(since, self.trace(peer).arrived, self.listening)
 
     def versions(self, seconds: float) -> int:
@@ -206,7 +206,7 @@ def problem(
     peers: Collection[PeerRow] = (),
     since: float | None = None,
 ) -> Problem:
-    """`sentences` are what is wrong, why, and what to do."""
+    """`sentences` are the problem, the cause, and what to do."""
     text, cause, todo = (clean(sentence, 400) for sentence in sentences)
     ids = tuple(str(peer.id) for peer in peers)[:64]
     return Problem(key=key, level=level, text=text, cause=cause, todo=todo, peers=ids, since=since)

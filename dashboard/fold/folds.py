@@ -1,9 +1,9 @@
 """Folds events into a SwarmState: one function for each kind of event.
 
-Each takes (state, event, when it happened by this peer's clock), cleans what peers wrote and passes it to the
-part that keeps it. Judged, Sampled and other kinds without a function here become sentences, or nothing. No
-clock and no I/O: the same events give the same state, live or from a journal. Not handled here: whether a
-sender may report an event (the roles check that).
+Each takes (state, event, when it happened by this peer's clock), cleans strings and numbers of peers and
+passes it to the part that keeps it. Judged, Sampled and other kinds without a function here become sentences,
+or nothing. No clock and no I/O: the same events give the same state, live or from a journal. Not handled
+here: whether a sender may report an event (the roles check that).
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _lost(state: SwarmState, event: happened.Lost, at: float) -> None:
 
 
 def _rejected(state: SwarmState, event: happened.Rejected, at: float) -> None:
-    """This window refuses what a revoked peer says, its farewell too; what others refuse is their word."""
+    """This peer refuses messages of a revoked peer, its departure too; refusals of other peers are their
+    claims."""
     peer, mine = state.peers.get(event.sender), event.peer == state.recent.me != event.sender
     if peer is not None and mine and WAS_REVOKED in event.reason and not peer.revoked:
         peer.gone, peer.revoked, peer.heard = "left", True, at

@@ -1,4 +1,4 @@
-"""One row of the peer table: what is known about a peer, from its heartbeats and from other peers' events.
+"""One row of the peer table: the facts about a peer, from its heartbeats and from other peers' events.
 
 Everything in a heartbeat is the peer's own claim; verdicts on its groups, its answer times and the error of
 its clock were counted and timed by others. Strings and numbers are cleaned on the way in. Whether a peer is
@@ -42,9 +42,9 @@ class PeerRow(msgspec.Struct, dict=True):
 
     id: PeerId
     name: str = ""
-    """Name for people: it follows from the id, so that nobody can take another's."""
+    """Name for people: it follows from the id, so that it cannot be taken by another peer."""
     label: str = ""
-    """What the peer calls itself, where that is something else."""
+    """The peer's own label, where that is something else."""
     role: Role = Role.OBSERVER
     state: str = ""
     phase: Phase = Phase.UNKNOWN
@@ -62,7 +62,7 @@ class PeerRow(msgspec.Struct, dict=True):
     gone: str = ""
     """`lost` or `left` by an event; else empty."""
     revoked: bool = False
-    """It left, or is heard no more, since the run's owner revoked it."""
+    """It left, or its messages are ignored, since the run's owner revoked it."""
     invited: bool = False
     """A heartbeat showed that the run's owner vouches for it."""
     introduced: bool = False
@@ -85,7 +85,7 @@ class PeerRow(msgspec.Struct, dict=True):
     verdicts: dict[str, int] = {}
     """A Counter: groups of this sampler by verdict, and `expired`, counted by the learners."""
     wasted: dict[str, int] = {}
-    """One of UNJUDGED -> tokens that the peer says it made for nothing, since its start."""
+    """One of UNJUDGED -> tokens that the peer reports as wasted, since its start."""
     accuracies: tuple[float, float] = (-1.0, -1.0)
     """Of an evaluator: those of its last evaluation and of the one before; -1: there is none."""
     trained: int = 0
@@ -104,7 +104,7 @@ class PeerRow(msgspec.Struct, dict=True):
         self.verdicts = Counter(self.verdicts)
 
     def call(self, label: str) -> None:
-        """Record what the peer calls itself."""
+        """Record the peer's own label."""
         label = clean(label)
         self.label = "" if label == self.name else label
 
@@ -114,13 +114,13 @@ class PeerRow(msgspec.Struct, dict=True):
 
     @property
     def proven(self) -> bool:
-        """Whether it counts in what the dashboard says of the swarm: a member, or learners took a group of
-        it. Anybody can make any number of other samplers and observers of a public run."""
+        """Whether it counts in the dashboard's figures of the swarm: a member, or learners admitted a group
+        of it. Other samplers and observers of a public run can be made in any number."""
         return self.invited or ROLES[self.role].member or self.admitted > 0
 
     @property
     def skew(self) -> float | None:
-        """Its clock minus the receiver's clock; None until enough heartbeats were heard."""
+        """Its clock minus the receiver's clock; None until enough heartbeats were received."""
         return sorted(self.clocks)[CLOCKS // 2] if len(self.clocks) == CLOCKS else None
 
     def hear(self, beat: Beat, at: float) -> bool:
@@ -265,8 +265,8 @@ VERDICTS = (*map(str, Verdict), "expired")
 
 
 ENDS = ("trained", *(verdict for verdict in VERDICTS if verdict != Verdict.ADMIT), "dropped")
-"""What becomes of the tokens of groups that learners judge. A refusal for lack of room is no end of theirs:
-such a group is sent again."""
+"""Outcomes of tokens in groups that learners judge. A refusal for lack of room is none: such a group is sent
+again."""
 
 UNJUDGED = ("doomed", Verdict.OVER_QUOTA.value, "undelivered", Verdict.UNSCORED.value)
 """Why no learner judges a sampler's tokens: their call was stopped (as many as by the rate of the one

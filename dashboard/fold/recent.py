@@ -3,8 +3,8 @@
 Every event comes in through `take`; dashboard.diagnosis reads the rest. Times are arrivals by this peer's own
 clock (that of the newest heartbeat's receiver), so that a peer with a wrong clock cannot make anything look
 old. Memory is bounded whatever the events contain, in peers and in marks for each. No snapshot has it: a few
-minutes fill it again. Not handled here: what SwarmState has (peers, curves, digests), and how long is too
-long.
+minutes fill it again. Not handled here: the contents of SwarmState (peers, curves, digests), and how long is
+too long.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ has a heartbeat every second."""
 
 @dataclass(slots=True)
 class Trace:
-    """What one peer did since it last started."""
+    """One peer's events since it last started."""
 
     first: float
     """Time of its first event."""
@@ -78,7 +78,7 @@ class Trace:
     refused: float = 0.0
     """When one of its groups was last refused, or expired."""
     coming: tuple[int, int] | None = None
-    """(version, bytes that are there) of what it fetches."""
+    """(version, bytes that are here) of its download."""
     arrived: float = 0.0
     """When these bytes last grew."""
     together: int = 1
@@ -110,7 +110,7 @@ class VersionStep:
 
 @dataclass(slots=True)
 class AveragedRound:
-    """A round of averaging, as its members told of it."""
+    """A round of averaging, as its members reported it."""
 
     at: float
     members: set[PeerId] = field(default_factory=set)
@@ -140,7 +140,7 @@ class Parted:
     share: float = 0.0
     """Of it in the version that merged both lines; 0: it does not count."""
     last: float = 0.0
-    """When a learner last told of it."""
+    """When a learner last reported it."""
     learners: dict[PeerId, None] = field(default_factory=dict)
 
 
@@ -175,7 +175,7 @@ class Recent:
         """The newest arrival; None before any event."""
         self.began = 0.0
         self.beating = False
-        """A heartbeat was heard, so silence can be measured."""
+        """A heartbeat was received, so silence can be measured."""
         self.pause = (0.0, 0.0)
         """(end, seconds) of the last long stretch without any heartbeat."""
         self.me: PeerId | None = None
@@ -207,12 +207,12 @@ class Recent:
         """(peer, part) -> a fault that has not recovered."""
         self.distrust: dict[PeerId, Distrust] = {}
         self.suspended: dict[PeerId, tuple[PeerId, Suspension]] = {}
-        """Samplers whose groups are not what they claim, by the last learner that said so."""
+        """Samplers whose groups did not match their claims, by the last learner that reported it."""
         self.frozen: dict[PeerId, Frozen] = {}
         self.unreached: dict[tuple[PeerId, PeerId], tuple[float, int]] = {}
-        """(learner, another that it does not meet) -> when it last said so, rounds in a row."""
+        """(learner, another that it does not meet) -> when it last reported that, rounds in a row."""
         self.forks: dict[tuple[int, str], Parted] = {}
-        """By what its learners name alike, the latest ones."""
+        """By the values that its learners agree on, the latest ones."""
 
     def take(self, event: happened.Event) -> None:
         """Record one event."""
@@ -387,7 +387,7 @@ class Recent:
     def _came_or_left(self, event: happened.Event, now: float) -> None:
         self._drop_faults(event.peer)
         if event.peer == self.me and isinstance(event, happened.Started):
-            self.began = event.at  # nobody listened between its two lives
+            self.began = event.at  # nothing was received between its two lives
 
     def _audited(self, event: happened.Audited, now: float) -> None:
         if (until := number(event.until)) > now:

@@ -190,7 +190,7 @@ def _rejected(event: happened.Rejected, name: Namer) -> News:
         text = f"{who} was revoked by the run's owner: nothing that it says is taken any more."
         return News(f"revoked {event.sender}", "info", text, (event.sender,))
     text = f"{event.kind} from {who} was not believed: {why}."
-    if event.sender == event.peer:  # nobody disbelieved it
+    if event.sender == event.peer:  # no other peer refused it
         text = f"{event.kind} of {who} itself is left out: {why}."
     return News(f"rejected {event.sender} {event.kind}", "warning", text, (event.sender,))
 

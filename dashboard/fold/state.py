@@ -1,11 +1,11 @@
 """The SwarmState: everything that the dashboard shows, folded from events.
 
-    event -> fold(state, event) -> SwarmState -> diagnosis, page, terminal, JSON, metrics
+    event -> fold(state, event) -> SwarmState -> diagnosis, dashboard, terminal, JSON, metrics
 
-Only dashboard.fold.folds changes it. Each concern is a part of its own, with what it takes, what it keeps
-(bounded, whatever the events contain) and what it shows. Every change has a revision number, so that a reader
-at revision `since` needs only what is newer; a change that an update cannot carry (a thinned curve) makes the
-next view a full one. Strings and numbers of peers are cleaned here, once. Not handled here: what is wrong
+Only dashboard.fold.folds changes it. Each concern is a part of its own, with its inputs, its state (bounded,
+whatever the events contain) and its view. Every change has a revision number, so that a reader at revision
+`since` needs only newer ones; a change that an update cannot carry (a thinned curve) makes the next view a
+full one. Strings and numbers of peers are cleaned here, once. Not handled here: problems
 (dashboard.diagnosis); the view of all (dashboard.serve.state_view); how a state is saved
 (dashboard.fold.snapshot).
 """
@@ -53,7 +53,7 @@ _ORDER = {role: place for place, role in enumerate(ROLES)}
 
 
 class SwarmState:
-    """What is known of a swarm; only `fold` changes it."""
+    """The state of a swarm; only `fold` changes it."""
 
     def __init__(self, run: Run | None = None, history: History | None = None) -> None:
         self.run, self.history = run or Run(), history or History()
@@ -117,8 +117,8 @@ class SwarmState:
         return known.name if known else human_name(peer) if proper(peer) else clean(peer)
 
     def counts(self, peer: PeerId) -> bool:
-        """Whether a peer counts in what this window says of the swarm: what any other one claims is in its
-        own row alone."""
+        """Whether a peer counts in this dashboard's figures of the swarm: claims of any other are in its own
+        row alone."""
         row = self.peers.get(peer)
         return peer == self.recent.me or (row is not None and row.proven)
 
@@ -127,7 +127,7 @@ class SwarmState:
         return [peer for peer in self.peers.values() if peer.proven or peer.id == self.recent.me]
 
     def hears(self, role: Role) -> bool:
-        """Whether this window hears peers of a role: only who observes hears samplers and observers."""
+        """Whether this dashboard receives peers of a role: only observers receive samplers and observers."""
         me = self.peers.get(self.recent.me) if self.recent.me is not None else None
         return me is None or ROLES[me.role].observes or ROLES[role].heartbeat is Topic.BEAT
 
@@ -140,7 +140,8 @@ class SwarmState:
         ]
 
     def ended(self, ids: Iterable[PeerId]) -> None:
-        """These peers run no more, and said no goodbye: who knows it by their machine tells the table."""
+        """These peers have ended without announcing it: the process that started them knows, and tells the
+        table."""
         for peer in ids:
             row = self.peers.get(peer)
             if row is not None and not row.gone:
@@ -220,7 +221,7 @@ class SwarmState:
 
     def touch(self, peer_id: PeerId, at: float, role: Role | None = None, invited: bool = False) -> PeerRow:
         """The row of a peer that sent something at `at`; it becomes the most recent one. `role` and
-        `invited`, where the event tells them, say whether it counts. A row without a place is not kept."""
+        `invited`, where the event has them, decide whether it counts. A row without a place is not kept."""
         peer = self.peers.pop(peer_id, None) or PeerRow(peer_id)
         self.peers[peer_id] = peer
         if len(self.peers) > self.history.peers:
@@ -250,9 +251,9 @@ class SwarmState:
             self.reset = self.revision
 
     def _least(self, new: PeerRow, role: Role | None, invited: bool, now: float) -> PeerId:
-        """The peer whose row gives way to a new one: one that left, then a stranger, then the lost one that
-        is silent for longest; to a member by its role any other. To a stranger no member's does. Peers that
-        are all here stay: else at each heartbeat of a larger swarm one of them gave way."""
+        """The peer whose row is replaced by a new one: one that left, then a stranger, then the lost one that
+        is silent for longest; for a member by its role any other. For a stranger no member's is. Peers that
+        are all here stay: else at each heartbeat of a larger swarm one of them would be replaced."""
         member = role is not None and ROLES[role].member
         counts = member or invited or self.counts(new.id)
         if not member and abs(now - self._searched.get(counts, -SEARCH)) < SEARCH:
@@ -270,7 +271,7 @@ class SwarmState:
 
     def _drop(self, peer: PeerId) -> None:
         if not self.peers.pop(peer).revision:
-            return  # a new one, which nobody saw
+            return  # a new one, which no reader has seen
         for part in (self.heat, self.spreads, self.rounds):
             part.drop(peer)
         self._gone.append((self.revision, peer))

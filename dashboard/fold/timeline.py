@@ -1,7 +1,7 @@
 """One clock for the events of many peers: the time at which an event arrived.
 
-The peer that writes a journal (the keeper) stamps what it saw itself: heartbeats, releases, verdicts. Events
-that others report carry their clocks, which may be off by hours. Only the keeper's stamps advance the
+The peer that writes a journal (the keeper) stamps its own observations: heartbeats, releases, verdicts.
+Events that others report carry their clocks, which may be off by hours. Only the keeper's stamps advance the
 timeline, which never goes back; an event of another peer gets the timeline's time. Until the keeper's first
 stamp the others' clocks are used; that stamp may set the timeline back, once. Not handled here: a keeper
 whose clock is set back while it writes; the timeline stands still until the clock catches up.
@@ -23,7 +23,7 @@ than the keeper's last stamp."""
 class Timeline(msgspec.Struct):
     now: float = 0.0
     keeper: PeerId | None = None
-    """The peer whose stamps count: the last one that stamped what it saw itself."""
+    """The peer whose stamps count: the last one that stamped its own observation."""
 
     def take(self, event: happened.Event) -> float:
         """Advance the timeline by an event and return its time."""

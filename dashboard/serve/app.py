@@ -71,14 +71,14 @@ def create_app(
     source: StateSource, invite: InviteView | None = None, hosts: Collection[str] = (), path: str = ""
 ) -> FastAPI:
     """`hosts`: host names under which the dashboard is served, besides those that the server adds; `path`:
-    that of a proxy which does not take it off, such as `/swarm`."""
+    prefix of a proxy which does not strip it, for example `/swarm`."""
     app = FastAPI(
         title="swarm",
         version=__version__,
         description=ABOUT,
         redirect_slashes=False,
         docs_url=None,
-        redoc_url=None,  # their pages load scripts from elsewhere
+        redoc_url=None,  # FastAPI's pages load scripts from elsewhere
         servers=[{"url": path}] if path else None,
         generate_unique_id_function=lambda route: route.name,
     )

@@ -1,4 +1,4 @@
-"""The feed: folds a bus's events into a SwarmState and sends each reader what changed since its last update.
+"""The feed: folds a bus's events into a SwarmState and sends each reader the changes since its last update.
 
 A Feed is a sink of a Bus. A reader is a revision number: at each tick it gets everything that changed since
 that revision as one update; readers with the same revision share the text. So no queue can grow: a slow
@@ -52,8 +52,8 @@ class Feed:
     def __init__(
         self, state: SwarmState, clock: Callable[[], float] = time.time, me: PeerId | None = None
     ) -> None:
-        """`me`: the peer that shows the dashboard, whose own events and heartbeats are nothing that it
-        hears."""
+        """`me`: the peer that serves the dashboard, whose own events and heartbeats do not count as
+        received."""
         self._me = me
         self.state = state
         self.clock = clock

@@ -233,8 +233,8 @@ def _joining(router: Endpoints, invite: views.InviteView | None) -> None:
                 404, "this dashboard shows no invite: ask the swarm's host for one (`swarm invite`)"
             )
         drawn = io.BytesIO()
-        # Dark on light on a dark page too, in the quiet zone of four modules that the standard asks for: else
-        # no phone reads it.
+        # Dark on light in a dark theme too, in the quiet zone of four modules that the standard requires:
+        # otherwise no phone reads it.
         invites.qr_code(invite.word).save(
             drawn, kind="svg", border=4, dark="#000", light="#fff", xmldecl=False, omitsize=True
         )

@@ -8,8 +8,8 @@ with another peer's clock is placed where it arrived. Events before the writer's
 placed there. The journal is read once, and the state is saved every so many events; the state at a moment is
 the nearest saved one before it, plus the events in between. A line that is no event is left out. Each stream
 has its own state; requests for single moments share the last few. A stream that reaches the journal's end
-stays there, and one without `at` begins there: whoever opens a finished run sees the whole of it. Not handled
-here: journals that still grow (`swarm status` and the live dashboard follow those).
+stays there, and one without `at` begins there: a finished run opens as a whole. Not handled here: journals
+that still grow (`swarm status` and the live dashboard follow those).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FASTEST = 1000.0
 anything."""
 
 FARTHEST = 1 << 44
-"""Bytes that one file of a journal may have here."""
+"""Most bytes of one file of a journal here."""
 
 _json = msgspec.json.Encoder()
 
@@ -93,7 +93,7 @@ class JournalFile:
 
     @property
     def damage(self) -> Damage | None:
-        """Of what was read so far."""
+        """Of the lines read so far."""
         if not self._strange:
             return None
         first = min(self._strange)

@@ -3,8 +3,8 @@
 Requests are answered only under host names of this dashboard, so that another site whose name resolves to
 this address cannot read it (DNS rebinding). Only GET and HEAD are allowed; nothing is shared with other
 origins; an exception becomes a general sentence in the answer and a traceback in the server's log. Not
-handled here: who may read the dashboard (bind to loopback, or put a proxy in front), connections and their
-deadlines (dashboard.serve.server).
+handled here: access control (bind to loopback, or put a proxy in front), connections and their deadlines
+(dashboard.serve.server).
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Hosts:
 
 
 def _bare(name: str) -> str:
-    """`[::1]:8080`, `LocalHost.` and `localhost:80` without brackets, port, case and final dot; empty for no
-    such thing."""
+    """`[::1]:8080`, `LocalHost.` and `localhost:80` without brackets, port, case and final dot; empty for
+    anything else."""
     name = name.strip().lower()
     if name.count(":") > 1 and not name.startswith("["):
         return name

@@ -1,8 +1,8 @@
 """The dashboard's HTTP server: runs an application inside the caller's event loop.
 
 Serves the application of dashboard.serve.app until the Server is closed. The caller handles signals. uvicorn
-limits connections and the size of a request's head, and closes idle ones. Not handled here: what is answered
-(dashboard.serve.app), to whom (dashboard.serve.safety), TLS, passwords and rates (a proxy,
+limits connections and the size of a request's head, and closes idle ones. Not handled here: the answers
+(dashboard.serve.app), their safety (dashboard.serve.safety), TLS, passwords and rates (a proxy,
 docs/dashboard.md).
 """
 
@@ -45,7 +45,7 @@ class DashboardPortTaken(OSError):
 
 
 class NoAddress(OSError):
-    """The dashboard's address or port is not to be had here; the message says which and what to do."""
+    """The dashboard's address or port is unavailable here; the message says which and what to do."""
 
 
 class Server:

@@ -16,7 +16,8 @@ class Moment(NamedTuple):
     state: SwarmState
     now: float
     quiet: float
-    """Seconds since another peer was heard, or since the start; in a replay, since the last event."""
+    """Seconds since the last message of another peer, or since the start; in a replay, since the last
+    event."""
     span: Span | None
     """The times that a replay covers; None when live."""
 

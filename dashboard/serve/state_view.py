@@ -1,4 +1,4 @@
-"""The view of a SwarmState and of what is wrong in it: what the stream sends and `/api/state` answers.
+"""The view of a SwarmState and its problems: sent by the stream and answered by `/api/state`.
 
     SwarmState --diagnosis--> problems, condition
           ------------------------------------view_of--> everything, or what changed after a revision
@@ -29,8 +29,9 @@ def view_of(
     replay: views.Span | None = None,
     flows: bool = True,
 ) -> views.StateView:
-    """What changed after revision `since`; everything when it is 0, or when an update is not enough (`full`
-    is set then). `quiet`: seconds since another peer was heard; `flows`: include flows in an update."""
+    """The changes after revision `since`; everything when it is 0, or when an update is not enough (`full` is
+    set then). `quiet`: seconds since the last message of another peer; `flows`: include flows in an
+    update."""
     full = since < state.reset or since == 0 or since > state.revision
     start = 0 if full else since
     problems = diagnose(state, now)

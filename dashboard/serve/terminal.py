@@ -1,7 +1,7 @@
 """The state for a terminal: a live view, and the summary of a finished run.
 
-    render(state, now, width)    headline, what is wrong, peers (a line each), sparklines, last events
-    headline(state, now)         the swarm in one line of a log; new_problem(...) what is wrong, once
+    render(state, now, width)    headline, problems, peers (a line each), sparklines, last events
+    headline(state, now)         the swarm in one line of a log; new_problem(...) each problem, once
     summary(state, now, ...)     versions, verdicts, lag histogram, accuracy at both ends, agreement, files
 
 Pure functions from SwarmState to rich renderables; the caller owns the Console (colour, NO_COLOR, refresh).
@@ -73,7 +73,7 @@ def render(
     quiet: float | None = None,
 ) -> RenderableType:
     """The live view, at most `width` columns. `problems`: in the place of the state's own; `quiet`: seconds
-    since anything was heard, where that is not what `now` says."""
+    since the last message, where that does not follow from `now`."""
     curves = _curves(state, max(min(width - 30, 60), 10))
     parts: list[RenderableType] = [_top(state, now), Text()]
     problems = diagnose(state, now) if problems is None else problems
@@ -174,7 +174,7 @@ def _condition(state: SwarmState, now: float, quiet: float | None) -> Text:
 
 
 def _problems(problems: Sequence[Problem]) -> Table:
-    """What is wrong, why, and what to do."""
+    """The problems, their causes, and what to do."""
     table = Table.grid(padding=(0, 1))
     for problem in problems[:PROBLEMS]:
         mark = Text(MARKS[problem.level], style=STYLES[problem.level])
@@ -194,7 +194,7 @@ def _peers(state: SwarmState, now: float, width: int) -> Table:
         table.add_column("state", no_wrap=True, max_width=STATE)
     else:
         _add_columns(table, wide)
-    # who was heard for a while by a peer that does not listen to its role is not lost
+    # a peer without a subscription to a role receives it only for a while: it is not lost after that
     rows = [row for row in state.rows(now) if row.status != "lost" or state.hears(Role(row.role))]
     for row in rows[:ROWS]:
         name, role, word, *figures = _cells(row, now, wide)
@@ -206,7 +206,7 @@ def _peers(state: SwarmState, now: float, width: int) -> Table:
 
 
 def _unheard(state: SwarmState) -> list[RenderableType]:
-    """Of a window that does not hear all peers: who does."""
+    """Of a dashboard that does not receive all peers: those that it receives."""
     if not state.peers or state.hears(Role.SAMPLER):
         return []
     text = "Other samplers are not heard here: the dashboard and `swarm status INVITE` show all peers."

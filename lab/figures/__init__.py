@@ -1,1 +1,1 @@
-"""What a figure is, its table, and how seconds, memory and energy are measured."""
+"""Figures, their table, and measurements of seconds, memory and energy."""

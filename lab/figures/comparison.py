@@ -1,16 +1,16 @@
-"""`swarm bench --compare OLD.json`: what got worse since an earlier table, beyond noise.
+"""`swarm bench --compare OLD.json`: figures that got worse since an earlier table, beyond noise.
 
     old Results, new Results -> a Change for each figure that both have -> worse(changes)
 
 Compared is the ratio to the baseline of the same run where both tables have one, since both sides of it had
-the same machine at the same time; else, where nobody else used the machine, the value. Where others used it
-the ratio is that of CPU seconds, if both tables have those: a side with more processes loses more by others
-(to its accuracy a swarm of 1 + 1 took 0.9 of one process's time at a load of 11, 1.9 of it at a load of 2; of
-its CPU seconds 3.0 and 2.9 times as many). What a run's turns scatter says how far two medians may differ by
-chance: TIMES standard errors of their difference, and at least LEAST; figures without turns must differ by
-SINGLE. Worse too, whoever used the machine: a figure of before that its row could not measure now, or no
-longer has under that name; what falls to 0 where more is better; a count of what should not be that rises
-from 0. Figures of rows that were not asked for now are left out. Not handled: which commit did it.
+the same machine at the same time; else, where the machine was otherwise idle, the value. On a busy machine
+the ratio is that of CPU seconds, if both tables have those: a side with more processes loses more to other
+load (to its accuracy a swarm of 1 + 1 took 0.9 of one process's time at a load of 11, 1.9 of it at a load of
+2; of its CPU seconds 3.0 and 2.9 times as many). The scatter of a run's turns decides how far two medians may
+differ by chance: TIMES standard errors of their difference, and at least LEAST; figures without turns must
+differ by SINGLE. Worse too, on any machine: an earlier figure that its row could not measure now, or no
+longer has under that name; a figure that falls to 0 where more is better; a count of failures that rises from
+0. Figures of rows that were not requested now are left out. Not handled here: which commit did it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TIMES = 3.0
 """Standard errors: one of 700 figures that did not change goes beyond it, of a normal distribution."""
 
 LEAST, SINGLE = 0.1, 0.5
-"""Relative differences that are taken for noise whatever the turns say, and without turns: figures scatter
-more from run to run than from turn to turn. Three runs of one commit (heads, scoring, image; load 2 to 3):
-medians of turns differed by up to 10 %, figures without turns by up to 35 %."""
+"""Relative differences that count as noise whatever the turns, and without turns: figures scatter more from
+run to run than from turn to turn. Three runs of one commit (heads, scoring, image; load 2 to 3): medians of
+turns differed by up to 10 %, figures without turns by up to 35 %."""
 
 RANGE = {3: 1.693, 4: 2.059, 5: 2.326}
 """Turns -> standard deviations of their range, of a normal distribution. Of 56 comparisons of one commit with
@@ -54,13 +54,13 @@ class Change(Struct):
     row: str
     what: str
     kind: str
-    """What is compared: `ratio`, `ratio of CPU seconds`, or the unit; `gap` where it was not measured now,
+    """The compared value: `ratio`, `ratio of CPU seconds`, or the unit; `gap` where it was not measured now,
     `gone` where its row was and has no such figure."""
     before: float
     after: float
     change: float
     """How many times as bad as before: 2 for half the groups/s, or twice the seconds; infinite where nothing
-    is left or something bad begins; 1 where nothing says which way is better, or others used the machine."""
+    is left or failures begin; 1 where the better direction is unknown, or the machine was busy."""
     noise: float
     """The relative difference that may be chance."""
 
@@ -148,7 +148,7 @@ def _times(values: tuple[float, float], higher: bool | None, judged: bool) -> fl
 
 
 def _compared(before: Figure, after: Figure, quiet: bool) -> tuple[str, tuple[float, float], bool]:
-    """What is compared, its values then and now, and whether they say something. An earlier table may have
+    """The compared value, its size then and now, and whether they are comparable. An earlier table may have
     another unit for the figure, of which the ratio alone is the same."""
     if not quiet and before.cpu_ratio is not None and after.cpu_ratio is not None:
         return "ratio of CPU seconds", (before.cpu_ratio, after.cpu_ratio), True
@@ -169,7 +169,7 @@ def _noise(before: Figure, after: Figure, ratio: bool) -> float:
 def _error(turns: Sequence[float]) -> float:
     """Relative standard error of the median of turns, of a normal distribution with their median absolute
     deviation (1.4826 of it are a standard deviation; a median scatters 1.2533 times as far as a mean). Of few
-    turns the range says it: two of three that are alike by chance would hide that the third is not (bare
+    turns it is the range: two of three that are alike by chance would hide that the third is not (bare
     hivemind's rounds of 1M among four took .22, .74 and .76 s)."""
     middle = median(turns)
     if (few := RANGE.get(len(turns))) is not None:

@@ -1,4 +1,4 @@
-"""Joules that the processor's packages use, where Linux tells them: RAPL's counters.
+"""Joules that the processor's packages use, where Linux reports them: RAPL's counters.
 
     read() -> package -> (microjoules so far, where they begin anew)    joules(before, after) -> float | None
 

@@ -1,6 +1,6 @@
 """CPU seconds of a process and of all below it.
 
-    of(pid) -> process -> Spent(what it runs, its CPU seconds so far)
+    of(pid) -> process -> Spent(its program, its CPU seconds so far)
 
 Processes are found by their parents, not by session or group: an engine and a DHT child have their own.
 Seconds of a process that ended are its parent's, once that has waited for it. Not handled: one whose parent

@@ -2,9 +2,9 @@
 
     Figure(row, what, value, unit, against, other)  ->  a ratio, a line of text, a JSON object
 
-A figure has what was measured and, where it makes sense, the baseline measured in the same run: their ratio
-is more reliable than either number, since both had the same noise. A row that cannot be measured here is a
-Gap with its reason; the other rows are measured.
+A figure has a measurement and, where it makes sense, the baseline measured in the same run: their ratio is
+more reliable than either number, since both had the same noise. A row that cannot be measured here is a Gap
+with its reason; the other rows are measured.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ HIGHER = frozenset(
 """Units of which more is better, beside those that end in `a CPU second` or `an hour`."""
 
 LOWER = frozenset({"s", "s/round", "s/M", "MiB", "MB", "kB/s", "copies'", "CPU", "% of bf16", TOO_MANY})
-"""Units of which less is better, or their first words. A bare `%` is none: a share of what is lost and one of
-what is won both begin with it."""
+"""Units of which less is better, or their first words. A bare `%` is none: shares of a loss and of a gain
+both begin with it."""
 
 
 class Unmeasured(Exception):
-    """A row cannot be measured here; the message says why and what would help."""
+    """A row cannot be measured here; the message gives the reason and a remedy."""
 
 
 class Figure(Struct, tag="figure"):
@@ -46,7 +46,7 @@ class Figure(Struct, tag="figure"):
     value: float
     unit: str
     against: str = ""
-    """What it was compared with; empty when it stands alone."""
+    """The baseline; empty when it stands alone."""
     other: float | None = None
     """The other side's value in the same unit."""
     note: str = ""
@@ -62,7 +62,7 @@ class Figure(Struct, tag="figure"):
 
     @classmethod
     def of_turns(cls, turns: Iterable[float], others: Iterable[float] = (), **rest: Any) -> Figure:
-        """What was measured in these turns; `others`: those of the other side, where it took turns too."""
+        """The measurements of these turns; `others`: those of the other side, where it took turns too."""
         mine, its = tuple(turns), tuple(others)
         rest |= {"other": median(its)} if its else {}
         return cls(value=median(mine), turns=mine, other_turns=its, **rest)
@@ -79,14 +79,15 @@ class Figure(Struct, tag="figure"):
 
     @property
     def p95(self) -> float | None:
-        """What 19 of 20 turns are better than; None below 3 turns, or where nothing says what is better."""
+        """The value that 19 of 20 turns are better than; None below 3 turns, or where the better direction is
+        unknown."""
         if len(self.turns) < 3 or self.higher is None:
             return None
         return quantiles(self.turns, n=20, method="inclusive")[0 if self.higher else -1]
 
     @property
     def higher(self) -> bool | None:
-        """Whether more is better; None where the unit does not say it."""
+        """Whether more is better; None where the unit does not show it."""
         if self.unit in HIGHER or self.unit.endswith(("a CPU second", "an hour")):
             return True
         return False if LOWER & {self.unit, self.unit.split(" ")[0]} else None
@@ -114,7 +115,8 @@ class Machine(Struct):
     commit: str = ""
     """Of the checkout, with a `+` where files were changed."""
     joules: float | None = None
-    """Of the processor's packages during the run, whoever used them; None where the machine does not tell."""
+    """Of the processor's packages during the run, by any program; None where the machine does not report
+    it."""
 
     @property
     def noisy(self) -> bool:

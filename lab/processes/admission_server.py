@@ -41,7 +41,7 @@ SETTINGS = (
     "run.optimizer.lr=1e-3",
     "peer.listen.host=127.0.0.1",
 )
-"""Completions long enough for frames of 256 KiB, batches that nobody fills and no shares: admission is
+"""Completions long enough for frames of 256 KiB, batches that never fill and no shares: admission is
 measured, not training. Of as many slots no two senders draw the same one (swarm.core.intake.curriculum)."""
 
 RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=320_000))
@@ -49,7 +49,7 @@ READ_AHEAD = 1 << 20
 """Bytes of read-ahead, as of p2pd's streams (swarm.net.libp2p.p2pd)."""
 
 AGE = 3600.0
-"""Seconds of the release when the server starts: of a new one nobody draws so many
+"""Seconds of the release when the server starts: so many draws of a new one would be refused
 (swarm.core.intake.admission)."""
 
 TAKE_EVERY = 0.02
@@ -97,7 +97,7 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
 
 
 def pyzmq() -> Any:
-    """Its module, whose stubs do not name what it has. Raises ImportError."""
+    """Its module, whose stubs lack its names. Raises ImportError."""
     return import_module("zmq")
 
 

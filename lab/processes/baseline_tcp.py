@@ -4,7 +4,7 @@ python -m lab.processes.baseline_tcp '{}'     -> {"addresses": [port]}
 {"do": "open", "numel": N, "me": i, "ports": [...]}   {"do": "average", "fill": x}   {"do": "close"}
 
 Each of n members reduces an n-th of the values: it takes these from all others, adds them up and sends the
-means to all. Nobody is looked for, nothing is encrypted, checked, weighed or scaled, and no member may get
+means to all. No member is looked up, nothing is encrypted, checked, weighed or scaled, and no member may get
 lost.
 """
 
@@ -67,8 +67,8 @@ class Plain:
         return {"seconds": seconds, "members": len(self.slices), "mean": float(self.tensor.mean())}
 
     def _scatter(self) -> None:
-        """Send what others reduce. All go through chunks and members in one order: nobody waits in a
-        circle."""
+        """Send the parts that others reduce. All go through chunks and members in one order: no cycle of
+        waits can form."""
         for number in range(len(self.slices[0])):
             for other, connection in self.others.items():
                 for chunk in self.slices[other][number : number + 1]:

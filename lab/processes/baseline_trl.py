@@ -92,7 +92,7 @@ class Watching(Protocol):
 
 
 def trainer(trl: Any, model: Path, folder: Path, count: Watching) -> Any:
-    """A GRPOTrainer with the bench's settings, which tells `count` what it does. `trl` is the module."""
+    """A GRPOTrainer with the bench's settings, which reports its progress to `count`. `trl` is the module."""
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback
 

@@ -131,7 +131,7 @@ class _Examined:
     climb: Climb
 
     def sampled(self, tokens: int, reward: float) -> None:
-        """Nothing: the accuracy says how good it is."""
+        """Nothing: the accuracy shows how good it is."""
 
     def stepped(self) -> bool:
         return self.climb.stepped()

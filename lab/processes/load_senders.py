@@ -147,7 +147,7 @@ class LoadSenders:
         for socket, frame in frames:
             socket.send(frame)
         for socket in sockets:
-            socket.close()  # what is queued goes on
+            socket.close()  # queued messages are still sent
         return len(frames)
 
     async def _send(self, sender: Sender, way: str, repeat: int) -> int:

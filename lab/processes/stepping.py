@@ -1,8 +1,8 @@
-"""Real steps of a random Llama in a process of its own, for the row `patches`: how large the patches between
-its releases are, and what making and applying them costs.
+"""Real steps of a random Llama in a process of its own, for the row `patches`: the sizes of the patches
+between its releases, and the cost of making and applying them.
 
     python -m lab.processes.stepping '{"model": ..., "steps": 16, "versions": 8, "rates": [1e-6, ...]}'
-        -> {"step"} after each, what `_compared` tells of each rate in order, and
+        -> {"step"} after each, `_compared` of each rate in order, and
            {"parameters", "bytes" of a release, "composed": {"one", "parts"} in bytes}
 
 Gradients are those of the run's objective on made-up groups, new ones for every step. Weights have the spread
@@ -224,7 +224,7 @@ def _apply_xor(old: patches.Block, patch: patches.Block) -> patches.Block:
 
 
 def _gaps_and_values(positions: Any, new: patches.Block) -> bytes:
-    """Where values changed, a byte a gap as in our own format, and what they are now."""
+    """Where values changed, a byte a gap as in our own format, and their new values."""
     more, last = np.divmod(np.diff(positions, prepend=-1) - 1, 255)
     gaps = np.insert(last, np.repeat(np.arange(len(last)), more), 255).astype(np.uint8)
     return _zstd.compress(gaps.data) + _zstd.compress(np.frombuffer(new, np.uint16)[positions].data)

@@ -1,1 +1,1 @@
-"""One module for each row of the table: what it measures and what it compares that with."""
+"""One module for each row of the table: its measurement and its baseline."""

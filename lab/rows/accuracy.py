@@ -6,8 +6,8 @@
 
 All have the same model, task, group size, batch, optimizer and learning rate, and one thread a process; TRL
 has GRPO's loss, the others the run's. All are ready when the time begins: models are loaded, processes have
-joined. The accuracy is that of greedy answers to the same held-out tasks, examined every EVERY versions; what
-that takes counts for nobody (the swarm's evaluator is a process more on the same cores, whose CPU is left
+joined. The accuracy is that of greedy answers to the same held-out tasks, examined every EVERY versions; that
+time does not count on any side (the swarm's evaluator is a process more on the same cores, whose CPU is left
 out). One training is one throw of dice: its figures differ by a fifth from run to run.
 """
 

@@ -110,7 +110,7 @@ def _against(row: str, what: str, ours: Kind, kind: Kind, mine: Turns, theirs: T
 
 
 class LostRound(Exception):
-    """Not all had the mean; the message is what the members answered."""
+    """Not all had the mean; the message has the members' answers."""
 
 
 class Kind(ABC):
@@ -140,11 +140,11 @@ class Kind(ABC):
         return sum(partner.cpu() for partner in self.partners[: self.active])
 
     def openings(self) -> list[dict[str, Any]]:
-        """What each of the active ones needs to know of the others beforehand."""
+        """The settings that each of the active ones needs about the others beforehand."""
         return [{"members": self.active}] * self.active
 
     def questions(self) -> list[dict[str, Any]]:
-        """What tells each of the active ones to average."""
+        """The orders to average for each of the active ones."""
         return [{"do": "average", "fill": i + 1.0} for i in range(self.active)]
 
     @contextlib.contextmanager

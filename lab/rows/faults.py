@@ -1,5 +1,5 @@
-"""Row `faults`: a swarm of real processes under kills, stops, cuts of the network and full disks; what each
-costs until the next version, and until everybody is back.
+"""Row `faults`: a swarm of real processes under kills, stops, cuts of the network and full disks; the time
+from each to the next version, and to full strength.
 
 Peers are started again by the same command. As root each lies behind a line of its own and has a small file
 system; otherwise the network is not cut and no disk is filled. Not handled here: faults of a simulated swarm.
@@ -52,7 +52,7 @@ class Plan:
     seed: int = 1
     peers: Sequence[Role] = PEERS
     patience: float = 300.0
-    """Seconds after which a swarm counts as stuck: some times what a start takes on a busy machine."""
+    """Seconds after which a swarm counts as stuck: several times a start on a busy machine."""
 
 
 def measure(say: Say, plan: Plan = Plan()) -> list[Figure]:

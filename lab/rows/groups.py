@@ -12,8 +12,8 @@ The CPU seconds are those of the server and of all senders, p2pd's included, on 
 
 The log is synced once for all groups that arrived meanwhile, so its cost is the wait for one fsync, shared by
 the groups under way: with fsyncs of 4 ms one sender had 0.40 of the groups/s without the log with 4 of them
-under way, 0.67 with 16, 0.84 with 48. A sampler does not stop for a receipt: it sends whatever its engine has
-finished, up to a thousand groups at once, and samples on meanwhile.
+under way, 0.67 with 16, 0.84 with 48. A sampler does not stop for a receipt: it sends finished groups at
+once, up to a thousand, and samples on meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 """Seconds of the processor that the kernel counts in: a short turn of a quiet machine takes none."""
 
 PROCESSES = 2
-"""Of senders: one alone may be slower than what it measures."""
+"""Of senders: a single one may be slower than the server."""
 
 
 @dataclass
@@ -110,7 +110,7 @@ def _figures(
         sealed = ask_all(active, [{**one, "tokens": tokens} for one in each])
         count = sum(one["frames"] for one in sealed)
         size = sum(one["bytes"] for one in sealed) / count
-        for way in sorted(ways, reverse=number % 2 == 1):  # none is always the one that comes after another
+        for way in sorted(ways, reverse=number % 2 == 1):  # none always follows the same other one
             _turn(server, active, way, count, turns[way])
     admitted, memory, mail, tcp = (turns[way] for way in ("admit", "memory", "mail", "tcp"))
     rates = f"{median(admitted.wall):.0f} against {median(memory.wall):.0f} groups/s"

@@ -3,8 +3,8 @@ of one that takes part.
 
     requirements of pyproject.toml --closure--> distributions of this environment --> files, and their bytes
 
-Counted as they lie here, compiled modules included. Not handled here: the program's own packages (2 MB), what
-a GPU's torch adds.
+Counted as they lie here, compiled modules included. Not handled here: the program's own packages (2 MB),
+additions of a GPU's torch.
 """
 
 from __future__ import annotations

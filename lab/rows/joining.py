@@ -1,10 +1,10 @@
-"""Row `join`: seconds from the start of `swarm join` until it says something, has joined, and a learner has
-admitted a group of it; in an empty folder, in the same folder again, and by a word most of whose addresses
-are silent.
+"""Row `join`: seconds from the start of `swarm join` until its first output, until it has joined, and until a
+learner has admitted a group of it; in an empty folder, in the same folder again, and by an invite most of
+whose addresses are silent.
 
-The swarm that is joined runs and trains (1 seed, 1 learner, 1 sampler), on what the joiner leaves of the
-processors: elsewhere it would have machines of its own. What the joiner says is read as it comes: its first
-line, `joined run ...`.
+The joined swarm runs and trains (1 seed, 1 learner, 1 sampler), on the processor time that the joiner leaves:
+elsewhere it would have machines of its own. The joiner's output is read as it comes: its first line, `joined
+run ...`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from swarm.types import Verdict
 
 TIMES = 3
 LEAST = 19
-"""Nice value of what runs when nobody else does."""
+"""Nice value of processes that run only on an idle processor."""
 
 SILENT = invite.ADDRESSES - 1
-"""Addresses of a word that take a connection and say nothing, beside one that answers."""
+"""Addresses of an invite that accept a connection and send nothing, beside one that answers."""
 
 
 class Join(NamedTuple):
@@ -121,7 +121,7 @@ def _read(heard: int, lines: list[tuple[float, str]]) -> None:
 
 @contextlib.contextmanager
 def _silent(word: str) -> Iterator[str]:
-    """The word with addresses where somebody listens and never says anything."""
+    """The invite with addresses that accept connections and never send anything."""
     whole = invite.read(word, time.time())
     with contextlib.ExitStack() as open_ones:
         silent = []
@@ -144,8 +144,9 @@ def _admitted(home: LocalSwarm, sampler: str, since: float) -> float | None:
 
 
 def _step_back(pid: int) -> None:
-    """Let a process, and all below it, run when nobody else does. Linux weighs sessions, and each of ours is
-    in one of its own (man 7 sched, the autogroup feature); where it has no such feature nothing changes."""
+    """Let a process, and all below it, run only on an idle processor. Linux weighs sessions, and each of ours
+    is in one of its own (man 7 sched, the autogroup feature); where it has no such feature nothing
+    changes."""
     me = psutil.Process(pid)
     for process in (me, *me.children(recursive=True)):
         weight = Path(f"/proc/{process.pid}/autogroup")

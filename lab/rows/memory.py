@@ -1,5 +1,5 @@
 """Row `memory`: MiB of each role's processes in a training swarm of one learner, one sampler, one evaluator
-and the seed: once it trains, and the most that was seen since the start.
+and the seed: once it trains, and the peak since the start.
 
 A peer is its Python process with p2pd, the DHT child and, at a learner, the averager, at the others the
 engine. PSS counts a page that n processes share as 1/n: forked children share most of their parent's. USS is

@@ -1,8 +1,8 @@
-"""Row `patches`: bytes of a release as a patch on the one before, at three learning rates, and what encoding
-and applying it costs, each beside XOR + zstd.
+"""Row `patches`: bytes of a release as a patch on the one before, at three learning rates, and the cost of
+encoding and applying it, each beside XOR + zstd.
 
-A random Llama takes real steps in a process of its own (lab.processes.stepping). Not handled here:
-models that have learned something, whose rows differ more in scale; links (the patch is what they carry).
+A random Llama takes real steps in a process of its own (lab.processes.stepping). Not handled here: trained
+models, whose rows differ more in scale; links (they carry the patch).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Row `rounds`: a round of averaging among lines of which one is slow, with shares by measured lines and with
 equal ones: in virtual time, and then of real learners behind lines of this machine.
 
-    MemoryNetwork, links that tell of their uplinks / that do not      seconds of a round in each
-    member x 4 in network namespaces, token buckets                    its first round, in which nobody knows
-                                                                       its line, and the later ones
+    MemoryNetwork, links that report their uplinks / that do not       seconds of a round in each
+    member x 4 in network namespaces, token buckets                    its first round, without measured
+                                                                       lines, and the later ones
 
-Not handled here: what averaging costs where lines are no limit (row `averaging`).
+Not handled here: the cost of averaging where lines are no limit (row `averaging`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VALUES = 25_000_000
 """Of a simulated round: 50 MB in float16, as the adapter of a model of 3B parameters."""
 
 REAL_VALUES, REAL_ROUNDS = 3_000_000, 4
-"""6 MB: a round of equal shares takes 15 seconds, and one that nobody's line is known for may take 20."""
+"""6 MB: a round of equal shares takes 15 seconds, and one without known lines may take 20."""
 
 
 def measure(

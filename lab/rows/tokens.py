@@ -45,7 +45,7 @@ WARM = 5
 
 @dataclass(frozen=True)
 class Window:
-    """What a swarm did in so many seconds."""
+    """A swarm's figures over so many seconds."""
 
     trained: float
     """Tokens/s trained on, over all learners."""
@@ -73,7 +73,7 @@ def measure(
 
 
 def wide(say: Say) -> list[Line]:
-    """Row `tokens-13M`: what a group and a version cost beside the model does not grow with it."""
+    """Row `tokens-13M`: the cost of a group and a version beside the model does not grow with it."""
     from swarm.learn.models import tiny
 
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
@@ -83,7 +83,7 @@ def wide(say: Say) -> list[Line]:
 
 
 def _setup(seconds: float, warm: int, *sets: str) -> Answer:
-    """Of one process in turn, and what a swarm with the settings `sets` needs."""
+    """The settings of one process in turn, and those of a swarm with the settings `sets`."""
     from peers.build.model import base_model
 
     model = base_model.folder(settings(*sets).run)

@@ -33,10 +33,10 @@ from swarm.storage.durable import write_durably
 from swarm.types import Struct
 
 Row = dict[str, float | str]
-"""Column -> value. What is read from a ledger equals what was written, and a count is still whole."""
+"""Column -> value. A value read from a ledger equals the written one, and a count is still whole."""
 
 INFINITE: dict[float | str, float] = {"Infinity": math.inf, "-Infinity": -math.inf}
-"""Text in a ledger -> the number, for which JSON has no word; NaN is null."""
+"""Text in a ledger -> the number, which JSON cannot represent; NaN is null."""
 
 WRITTEN: dict[float | str, float | str] = {value: text for text, value in INFINITE.items()}
 
@@ -57,7 +57,7 @@ def to_stderr(text: str) -> None:
 
 
 def key(cell: msgspec.Struct) -> str:
-    """Hex digest of everything that the cell says."""
+    """Hex digest of the whole cell."""
     return hashlib.sha256(
         type(cell).__name__.encode() + msgspec.json.encode(cell, order="sorted")
     ).hexdigest()[:16]
@@ -143,7 +143,7 @@ def _do(
                     say(_progress(len(rows), len(todo), said - began))
         finally:
             for process in multiprocessing.active_children():
-                process.terminate()  # those still at work when somebody pressed Ctrl-C, or when a cell raised
+                process.terminate()  # those still at work after Ctrl-C, or when a cell raised
             pool.shutdown(cancel_futures=True)
     return rows
 

@@ -1,4 +1,4 @@
-"""Parses names of methods in a study: `NAME` or `NAME/option=value/...`, such as `gspo/eps=0.2`."""
+"""Parses names of methods in a study: `NAME` or `NAME/option=value/...`, for example `gspo/eps=0.2`."""
 
 from __future__ import annotations
 

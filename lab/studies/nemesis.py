@@ -1,9 +1,10 @@
-"""Trials of the shipping roles against the nemesis: what must hold while faults come at random, and in peace.
+"""Trials of the shipping roles against the nemesis: the promises that hold while faults come at random, and
+in peace.
 
-    seed -> Plan (swarm.sim.nemesis) -> World of real roles, with folders -> Trial: what failed, figures
+    seed -> Plan (swarm.sim.nemesis) -> World of real roles, with folders -> Trial: broken promises, figures
     a trial that failed -> its shortest script
 
-`swarm sim --nemesis SEED` runs one trial, `swarm bench nemesis -n 1000` many. What must hold is in PROMISES.
+`swarm sim --nemesis SEED` runs one trial, `swarm bench nemesis -n 1000` many. The invariants are in PROMISES.
 Not handled here: faults of processes, which the tests of real peers have.
 """
 
@@ -40,12 +41,12 @@ LATE = 12.0
 """Last seconds of peace, in which everything has to be as if nothing had happened."""
 
 END = STORM + PEACE
-"""When the world ends, and with it all who live."""
+"""When the world ends, and with it all live peers."""
 
 SLOWEST = 24.0
 """Last seconds in which there is a version at sites, and in which each learner averages with another one: a
-sampler gives a group each 2 s, to one learner. Three learners at sites take two steps each of what they have
-of these 3 s after their first one; of five with one sampler two at a time have groups."""
+sampler gives a group each 2 s, to one learner. Three learners at sites take two steps each of the rest of
+these 3 s after their first one; of five with one sampler two at a time have groups."""
 
 LEAST = 1
 """Versions in these seconds: two learners make a dozen."""
@@ -57,10 +58,10 @@ LOOK = 2.0
 """Seconds between two looks at the tables of all peers."""
 
 EVERYTHING = "**/*"
-"""Pattern of a damage that may be to a learner's records of groups and steps, which nobody else has."""
+"""Pattern of a damage that may hit a learner's records of groups and steps, which no other peer has."""
 
 LATER = PAUSE + 1.0
-"""Seconds after which a disk that has room again has what it refused."""
+"""Seconds after which a disk that has room again has all refused records."""
 
 TASKS = 120
 """Coroutines of a peer: its services, some fetches, and each group in delivery has one."""
@@ -154,7 +155,7 @@ def _spread(seconds: list[float]) -> str:
 
 
 def try_plan(plan: Plan, journal: Path | None = None) -> Trial:
-    """Simulate a plan and check what must hold; all events go to `journal` where one is given."""
+    """Simulate a plan and check the promises; all events go to `journal` where one is given."""
     import torch
 
     torch.set_num_threads(1)
@@ -194,15 +195,15 @@ class _Watch:
         self._last = SLOWEST if trial.plan.mode == "sites" else LATE
         self._lives: dict[str, _Life] = {}
         self._released: dict[int, dict[Digest, Digest]] = defaultdict(dict)
-        """Version -> digest -> parent, of what was released late."""
+        """Version -> digest -> parent, of late releases."""
         self._admitted: set[str] = set()
-        """Samplers of whom a group was admitted late."""
+        """Samplers with a group that was admitted late."""
         self._together: set[str] = set()
         """Learners that were in a round with another one, late."""
         self._late = 0
         self._told: list[events.Event] = []
         self._times: list[float] = []
-        """When each of these was told: the clocks in them may be wrong."""
+        """When each of these was emitted: the clocks in them may be wrong."""
         self._look_at = 0.0
 
     # --- peers ----------------------------------------------------------------------------------------------
@@ -306,9 +307,9 @@ class _Watch:
         )
 
     def _had_no_record(self, short: str) -> bool:
-        """Whether the first released step with a group was on no disk that lasts: of all who stepped so the
-        disk was full, and a seed that had it in memory died since, or the records were damaged; or they are
-        gone."""
+        """Whether the first released step with a group was on no disk that lasts: every member of that step
+        had a full disk, and a seed that had it in memory died since, or the records were damaged; or the
+        members are gone."""
         steps = [
             (at, event)
             for at, event in zip(self._times, self._told, strict=True)

@@ -112,7 +112,7 @@ class Cell(Struct):
     method: str
     """A label: a name of OBJECTIVES, or `name/option=value/...`."""
     defined: str
-    """Digest of what the method is: a corrected method is another cell."""
+    """Digest of the method's definition: a corrected method is another cell."""
     delay: int
     """D: versions that pass within the longest delay; 0 is on-policy."""
     lr: float
@@ -124,7 +124,7 @@ class Cell(Struct):
     law: str = "lognormal"
     way: str = "upload"
     setup: str = ""
-    """Digest of the domain and of what all trainings share: a changed one is another cell."""
+    """Digest of the domain and of the settings that all trainings share: a changed one is another cell."""
 
     @classmethod
     def of(cls, domain: str, method: str, delay: int, lr: float, seed: int, versions: int) -> Cell:
@@ -142,7 +142,8 @@ class Cell(Struct):
 
 
 def setup(domain: str) -> str:
-    """Hex digest of everything that a training in this domain depends on and that its cell does not say."""
+    """Hex digest of everything that a training in this domain depends on and that its cell does not
+    contain."""
     shared = (DOMAINS[domain], GROUPS, COMPLETIONS, EVERY, START, SLACK, MEDIAN, LONGEST)
     return hashlib.sha256(repr(shared).encode()).hexdigest()[:8]
 
@@ -196,7 +197,7 @@ def _window(cell: Cell) -> settings.Window:
     """Seconds are the paper's where its way is; elsewhere versions count, and the first ones take longer than
     their pace."""
     versions = cell.delay + SLACK if cell.delay else 0
-    # Samplers are honest here, and policies that are far apart are what is studied: no band.
+    # Samplers are honest here, and the subject is policies that are far apart: no band.
     return settings.Window(
         versions=versions, seconds=LONGEST if cell.way == "policy" else 2 * LONGEST, drift=1e6
     )
@@ -245,7 +246,7 @@ class FixedDraws(ToyEngine):
     """Answers as the policy draws, the same numbers for every version.
 
     The most likely letters of a table that began uniform are right at any learning rate, however small: they
-    say what was seen, and not what the policy became.
+    show which exercises were seen, and not the policy's quality.
     """
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
@@ -279,7 +280,7 @@ class Figures:
 
     def row(self, cell: Cell) -> Row:
         """`curve` is held-out accuracy in per mille at every EVERY-th version from 0 on, with a space
-        between; nan where none was told by then."""
+        between; nan where none was measured by then."""
         points = self._filled(cell.versions)
         first, last = points[0], points[-1]
         best = max((point for point in points if not math.isnan(point)), default=math.nan)

@@ -1,11 +1,11 @@
-"""One fault after the other at a real swarm, and what each cost, read from the peers' journals.
+"""One fault after the other at a real swarm, and the cost of each, read from the peers' journals.
 
-    Trials(home, rng, say, lines).run(plan) -> Report: Trial, Trial, ...; what must be nothing
+    Trials(home, rng, say, lines).run(plan) -> Report: Trial, Trial, ...; counts that must be 0
 
 The next version counts from the begin of a fault, full strength from its end: the first moment by which every
 learner was in a round of all, a group of every sampler was admitted, every evaluator and the seed had a
 version. Half of the faults begin as soon as there is a version after the last one, so that some meet a swarm
-that still mends. Not handled here: what a fault does (lab.swarms.faults).
+that is still recovering. Not handled here: the faults themselves (lab.swarms.faults).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BREATH = 2.0
 """Longest pause before a fault, in seconds: it may meet any moment of a round."""
 
 PEACE = 5.0
-"""Seconds after the last fault, at full strength, in which all peers tell what they hold."""
+"""Seconds after the last fault, at full strength, in which all peers report the groups that they hold."""
 
 
 @dataclass
@@ -48,24 +48,24 @@ class Trial:
     next_version: float | None = None
     """Seconds from the fault's begin; None: none came."""
     full_strength: float | None = None
-    """Seconds from the fault's end; None: somebody did not come back."""
+    """Seconds from the fault's end; None: some peer did not come back."""
 
 
 @dataclass
 class Report:
     trials: list[Trial] = field(default_factory=list)
     stuck: str = ""
-    """Why the trials came to an early end: no version came, or somebody did not come back; with the ends of
-    all logs."""
+    """Why the trials ended early: no version came, or some peer did not come back; with the ends of all
+    logs."""
     left: list[str] = field(default_factory=list)
-    """Processes that outlived the peer whose they were."""
+    """Processes that outlived their peer."""
     ended: list[str] = field(default_factory=list)
-    """Peers that ended though nobody killed them."""
+    """Peers that ended without being killed."""
     differing: dict[int, set[Digest]] = field(default_factory=dict)
     """Versions that peers hold with several digests at the end."""
     groups: Audit = field(default_factory=lambda: audit(()))
-    """What became of those that a learner acknowledged. A disk that is full takes no journal: what it would
-    have said of them is missing."""
+    """The fate of groups that a learner acknowledged. A full disk takes no journal: its events about them are
+    missing."""
     journal: float = 0.0
     """Bytes of journal per peer and hour."""
 
@@ -127,20 +127,20 @@ class Trials:
             self.wait_for_full_strength(trial.over)
 
     def wait_for_full_strength(self, since: float) -> None:
-        """Raises Unmeasured when somebody does not come back."""
+        """Raises Unmeasured when some peer does not come back."""
         try:
             self.home.until("full strength", lambda: not self.missing(since))
         except Unmeasured as late:
             raise Unmeasured(f"{late}: without {', '.join(self.missing(since))}") from None
 
     def _left(self, trials: Sequence[Trial]) -> list[psutil.Process]:
-        """What must be gone and is not, some time after its end."""
+        """Processes that must be gone and are not, some time after their peer's end."""
         gone = [process for trial in trials for process in trial.fault.gone]
-        with contextlib.suppress(Unmeasured):  # what is left then is the answer
+        with contextlib.suppress(Unmeasured):  # the remaining ones are the answer
             self.home.until("the end of those killed", lambda: not alive(gone))
         return alive(gone)
 
-    # --- what the journals say ------------------------------------------------------------------------------
+    # --- contents of the journals ---------------------------------------------------------------------------
 
     def version(self) -> int:
         """The newest one that a learner made."""
@@ -204,7 +204,7 @@ class Trials:
         return isinstance(event, events.Started) and event.peer == self._id(name)
 
     def _works(self, role: Role, me: PeerId | None) -> Callable[[events.Event], bool]:
-        """Whether an event says that a peer of this role does its work."""
+        """Whether an event shows that a peer of this role does its work."""
         if role is Role.LEARNER:
             all_of_them = len(self._named(Role.LEARNER))
             return lambda event: (

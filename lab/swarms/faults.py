@@ -1,4 +1,4 @@
-"""Faults of a real swarm: what is hit, how, and for how long.
+"""Faults of a real swarm: their targets, effects and durations.
 
     kill(home, rng) -> Fault;  with struck(home, lines, fault): ... while it lasts
 
@@ -7,8 +7,8 @@
     part    its line, or its and some others', lies in a network of its own
     fill    its file system is full, then has room again
 
-A kill lasts no time: the peer is started again by who looks after the swarm. Not handled here: what a fault
-costs (lab.swarms.fault_trials).
+A kill lasts no time: the swarm's own supervision restarts the peer. Not handled here: the cost of a fault
+(lab.swarms.fault_trials).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lab.swarms.restarted_swarm import RestartedSwarm
 from lab.swarms.shaped_lines import ShapedLines
 
 PARTS = ("peer", "all", "p2pd", "fork")
-"""What can be stopped: a peer's main process, all of them, or those of one kind below it."""
+"""Targets of a stop: a peer's main process, all of them, or those of one kind below it."""
 
 BLOCK = bytes(64 << 10)
 """What fills a disk, written as long as there is room."""
@@ -75,7 +75,7 @@ def kill(home: RestartedSwarm, rng: random.Random) -> Fault:
 
 @contextlib.contextmanager
 def struck(home: RestartedSwarm, lines: ShapedLines | None, fault: Fault) -> Iterator[Callable[[], None]]:
-    """A fault that lasts. What it gives is called from time to time while it does."""
+    """A fault that lasts. The function that it yields is called from time to time meanwhile."""
     if fault.kind == "stop":
         with _stopped(home, fault):
             yield nothing
@@ -89,7 +89,7 @@ def struck(home: RestartedSwarm, lines: ShapedLines | None, fault: Fault) -> Ite
 
 
 def nothing() -> None:
-    """A fault that needs nobody while it lasts."""
+    """A fault that needs no attention while it lasts."""
 
 
 @contextlib.contextmanager

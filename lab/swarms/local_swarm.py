@@ -50,7 +50,8 @@ ENGINE = "peers.build.model.engine_worker"
 """The module that a sampler's engine runs."""
 
 Place = tuple[Sequence[str], Sequence[str]]
-"""The words before a peer's command, such as those that enter its network namespace, and its own settings."""
+"""The arguments before a peer's command, for example those that enter its network namespace, and its own
+settings."""
 
 
 def settings(*more: str) -> Config:
@@ -189,7 +190,7 @@ class LocalSwarm:
 
 
 def _part(name: str, peer: bool) -> str:
-    """What a process of a peer is called in a figure."""
+    """A process's name in a figure."""
     if peer:
         return "peer"
     return {"p2pd": "p2pd", ENGINE: "engine"}.get(name, "children")

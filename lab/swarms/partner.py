@@ -66,7 +66,7 @@ class Partner:
         self._child.send(json.dumps(question).encode())
 
     def hear(self) -> Answer:
-        """The next answer. Raises Unmeasured when the child dies or says nothing for LONGEST seconds."""
+        """The next answer. Raises Unmeasured when the child dies or is silent for LONGEST seconds."""
         try:
             answer: Answer = json.loads(self._child.receive(LONGEST))
         except process.Lost as lost:

@@ -4,8 +4,8 @@ same command, as a service manager does.
     with RestartedSwarm(...) as home:
         home.join(Role.LEARNER)  ...  home.tree("learner-1")[0].kill()  ...  home.until(...)
 
-Peers are looked at while one waits (`until`, `sleep`). A peer that ends and was not killed from here is
-written down with its last words. Not handled here: which faults, and what they cost (lab.swarms.faults,
+Peers are checked during waits (`until`, `sleep`). A peer that ends and was not killed from here is recorded
+with its last output. Not handled here: the faults, and their cost (lab.swarms.faults,
 lab.swarms.fault_trials).
 """
 
@@ -47,7 +47,7 @@ class RestartedSwarm(LocalSwarm):
         """
         super().__init__(*sets, place=place, patience=patience)
         self.ended: list[str] = []
-        """Ends of peers that nobody killed from here."""
+        """Ends of peers that were not killed from here."""
         self.killed: set[int] = set()
         """Pids of peers that were killed from here."""
         self.deaths: dict[str, list[float]] = {}
@@ -100,7 +100,7 @@ class RestartedSwarm(LocalSwarm):
             return []
 
     def look(self) -> None:
-        """Start again what has ended."""
+        """Restart peers that have ended."""
         for name, process in list(self.processes.items()):
             if process.poll() is not None:
                 del self.processes[name]

@@ -4,8 +4,8 @@
        token bucket: its uplink                    token bucket: its downlink
 
 `parted` cuts the network in two for a while: some lines lie at a second bridge. Needs root, `ip` and `tc`
-(Debian: iproute2). A line is as fast as it says from its first byte on, and has no delay of its own: kernels
-without `netem` have none to give.
+(Debian: iproute2). A line has its rate from its first byte on, and no delay of its own: kernels without
+`netem` have none to give.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lab.figures.table import Unmeasured
 NETWORK = "10.213.8"
 
 BURST = "64kb"
-"""What may leave at once: the largest packet that a kernel hands over."""
+"""Burst of the bucket: the largest packet that a kernel hands over."""
 
 LATENCY = "400ms"
 """How long a packet may wait in a line before it is dropped, as in a home router."""
@@ -108,7 +108,7 @@ class ShapedLines:
 
 
 def _run(*words: str) -> None:
-    """Raises Unmeasured with what the command said."""
+    """Raises Unmeasured with the command's output."""
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     if done.returncode:
         raise Unmeasured(f"no lines here: {' '.join(words)}: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""zstd frames of strangers: a frame says how much is in it, and is refused where that is not what may be.
+"""zstd frames of strangers: a frame declares its size, and is refused where that is not an allowed one.
 
     Zstd(level).deflate(data)            -> frame, which declares its size
     Zstd().inflate(frame, least, most)   -> content, of `least` to `most` bytes
@@ -18,7 +18,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class CompressionError(ValueError):
-    """These bytes are no frame of such a size; the message says why."""
+    """These bytes are no frame of such a size; the message gives the reason."""
 
 
 class Zstd:

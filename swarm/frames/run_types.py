@@ -1,7 +1,7 @@
-"""What makes a run: the Spec that all its peers agree on, and who may act in it.
+"""The definition of a run: the Spec that all its peers agree on, and memberships in it.
 
     Spec  <- digest in the invite, in every frame        owner -> Delegation -> Membership of a peer
-                                                         owner -> RevocationList: whose does not count
+                                                         owner -> RevocationList: whose membership has ended
 
 Not handled: how a Spec travels (peers.build.joining.spec_transfer), how a membership is checked
 (swarm.core.membership).
@@ -22,8 +22,8 @@ Files = Annotated[dict[Word, Digest], Meta(max_length=1024)]
 
 
 class Spec(Struct, tag="spec"):
-    """What all peers of a run must agree on. Its digest is in the invite, in every release and in every
-    frame."""
+    """Everything that all peers of a run must agree on. Its digest is in the invite, in every release and in
+    every frame."""
 
     protocol: int
     run: Annotated[dict[Word, object], Meta(max_length=64)]
@@ -40,8 +40,8 @@ class Spec(Struct, tag="spec"):
     task: Files = {}
     """Local data and reward code of the task."""
     sizes: Annotated[dict[Word, int], Meta(max_length=2048)] = {}
-    """Bytes of each of `files`, and of each of `task` under `task/<name>`: a joiner knows what it asks
-    for."""
+    """Bytes of each of `files`, and of each of `task` under `task/<name>`: a joiner knows the size of each
+    request."""
     keys: Digest = Digest("")
     """Of a private run's first key, which the Spec does not hold."""
 
@@ -58,8 +58,8 @@ class Delegation(Struct, omit_defaults=True):
     final: bool = False
     """Memberships that follow from it end with it: none is renewed."""
     uses: Annotated[int, Meta(ge=0)] = 0
-    """Peers that it admits; 0: any number. What it signs is then no membership, and a machine with the
-    owner's key, which counts, makes one of it."""
+    """Peers that it admits; 0: any number. With a number it signs no membership: a machine with the owner's
+    key, which counts, makes one of it."""
 
 
 class Membership(Struct, omit_defaults=True):
@@ -75,36 +75,37 @@ class Membership(Struct, omit_defaults=True):
 
 
 REVOKED = 1024
-"""Entries of a run's list of revocations, and members that one of them leaves in."""
+"""Entries of a run's list of revocations, and members that one of them keeps."""
 
 
 class Revocation(Struct, omit_defaults=True):
     """One peer, or one invite, that does not count any more."""
 
     at: Count
-    """When the owner said so, unix seconds."""
+    """When the owner did so, unix seconds."""
     peer: PeerId = PeerId("")
     invite: Annotated[bytes, Meta(max_length=64)] = b""
     """Key of the invite's delegation: it makes no members, and those that it made are none."""
     kept: Annotated[tuple[PeerId, ...], Meta(max_length=REVOKED)] = ()
-    """Members by that invite who stay."""
+    """Members by that invite that stay."""
 
 
 class Pardon(Struct):
     """Whatever learners found of a sampler before, it is let back."""
 
     at: Count
-    """When the owner said so, unix seconds."""
+    """When the owner did so, unix seconds."""
     peer: PeerId
 
 
 class RevocationList(Struct):
-    """All whom a run's owner has revoked; the list with the highest number counts."""
+    """All revocations of a run's owner; the list with the highest number counts."""
 
     number: Count
     entries: Annotated[tuple[Revocation, ...], Meta(max_length=REVOKED)] = ()
     keys: Digest = Digest("")
-    """Of a private run's keys from now on: `number` + 1 of them, the last of which nobody in the list had."""
+    """Of a private run's keys from now on: `number` + 1 of them, the last of which no listed peer ever
+    had."""
     pardons: Annotated[tuple[Pardon, ...], Meta(max_length=REVOKED)] = ()
 
 
@@ -117,9 +118,9 @@ class SignedRevocations(Struct, tag="revocations"):
 
 
 class Entry(Struct, tag="entry"):
-    """What a peer tells a newcomer, and others after a revocation."""
+    """A peer's answer to a newcomer, and to others after a revocation."""
 
     revoked: Annotated[bytes, Meta(max_length=FRAME_LIMIT)]
-    """SignedRevocations; none while nobody is revoked."""
+    """SignedRevocations; none while no peer is revoked."""
     keys: Annotated[bytes, Meta(max_length=32 * (REVOKED + 1))] = b""
     """Of a private run, all epochs in a row; for members alone."""

@@ -1,5 +1,5 @@
-"""The types that learners of a run in `sites` mode exchange: contributions to a version, and which of them
-count."""
+"""The types that learners of a run in `sites` mode exchange: contributions to a version, and the list of
+those that count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTRIBUTED = 16 * MARKED
 
 
 class Contribution(Struct, tag="contribution"):
-    """What a learner on a slow line trained since a version: the address of its bytes
+    """A learner's training since a version, on a slow line: the address of its bytes
     (swarm.learn.learners.contribution). Signed by its learner's envelope."""
 
     version: int
@@ -32,13 +32,13 @@ class Contribution(Struct, tag="contribution"):
 
 
 class Contributed(Struct):
-    """What the blocks of a contribution hold."""
+    """The content of a contribution's blocks."""
 
     groups: Annotated[bytes, Meta(max_length=MARK_BYTES * CONTRIBUTED)]
     """Marks of the groups that it was trained on (`swarm.core.agreement.trained.mark`)."""
     values: Annotated[bytes, Meta(max_length=(1 << 32) - 1)]
-    """See swarm.learn.learners.contribution. Whoever fetches them holds their blocks to what a model can
-    need; this is msgpack's own limit."""
+    """See swarm.learn.learners.contribution. Its receiver limits the blocks to a model's size; this is
+    msgpack's own limit."""
 
 
 class ContributionList(Struct, tag="contributions"):

@@ -1,4 +1,4 @@
-"""Frames: seals and opens the signed, size-limited envelopes around all that peers send each other.
+"""Frames: seals and opens the signed, size-limited envelopes around all messages between peers.
 
     bytes = flag (0 plain, 1 zstd) + msgpack Envelope{schema, run, sender, body, membership, signature}
     body  = msgpack of one of the nouns of `swarm.types` or an event, tagged
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class WireError(ValueError):
-    """A frame that is malformed, too large or not signed as it has to be; the message says why."""
+    """A frame that is malformed, too large or not signed as required; the message gives the reason."""
 
 
 class Signer(Protocol):
@@ -49,7 +49,7 @@ class Signer(Protocol):
 
 
 class Envelope(Struct):
-    """What a frame holds: a signed body and the sender's membership."""
+    """A frame's contents: a signed body and the sender's membership."""
 
     schema: int
     run: Digest

@@ -19,12 +19,12 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 
 
 def large_pages() -> None:
-    """Ask for them, unless the person said what torch is to do. Torch looks at its first large tensor."""
+    """Ask for them, unless the user configured torch. Torch looks at its first large tensor."""
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def keep_freed(most: int | None = None) -> None:
-    """The C library keeps what is freed, up to `most` bytes in each of its arenas; None: all of it, for a
+    """The C library keeps freed memory, up to `most` bytes in each of its arenas; None: all of it, for a
     process that needs as much again in its next call."""
     if most is None:
         options = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}

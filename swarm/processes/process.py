@@ -1,21 +1,21 @@
-"""A child process that answers: frames both ways, a deadline on every wait, one end for all that it started.
+"""A child process that answers: frames both ways, a deadline on every wait, one end for all its descendants.
 
     parent: Child(command or function)                     child: Pipe()
       send(frame) ----- stdin: length, bytes ----->  receive() | listen(at_end)
       receive(seconds) <-- stdout: length, bytes --  send(frame)
-      Ended's last words <-- stderr ---------------  whatever it and its libraries print
+      Ended's last words <-- stderr ---------------  all output of the child and its libraries
 
 A thread waits with `receive`, for one of several children with `wait`, a coroutine with `awaited`. How a
 child starts is in process_start.py.
 
-A frame is four bytes of length, big-endian, and that many bytes; what they mean is the business of the two
+A frame is four bytes of length, big-endian, and that many bytes; their meaning is the business of the two
 ends. Nothing here decodes them, so that a child which is not trusted can send no more than bytes.
 
 Invariants: a wait ends at its deadline, also when the child is stopped or its pipe is full; where this
-process stood still itself the child has the rest of its time after it. A child that is gone is noticed also
-when something that it started still holds its pipes; `end` leaves nothing of its process group; a child ends
-with its parent, however that one ends. What a child prints is read while the parent waits for it: one that
-prints more than a pipe holds (64 KiB) while nobody waits for it stops there until somebody does.
+process was suspended itself the child has the rest of its time after it. A child that is gone is noticed also
+when one of its descendants still holds its pipes; `end` leaves nothing of its process group; a child ends
+with its parent, however that one ends. A child's output is read while the parent waits for it: a child that
+prints more than a pipe holds (64 KiB) at other times blocks until the next wait.
 
 Not handled: a process that the child starts in a session of its own. Only the standard library is imported:
 the child's side also runs under an interpreter that has no other package (swarm.tasks.workers.verifier).
@@ -41,17 +41,17 @@ HEADER = 4
 """Bytes of a frame's length."""
 
 LARGEST = (1 << 32) - 1
-"""Bytes of a frame that the header can tell."""
+"""Most bytes of a frame, by the header's size."""
 
 CHUNK = 1 << 16
-"""Bytes of one read or write: what a pipe holds."""
+"""Bytes of one read or write: a pipe's capacity."""
 
 REST = 16
-"""Chunks that a dead child may have left in a pipe: the kernel lets nobody but root make one larger than
-1 MiB. More comes from what it started, which may write for ever."""
+"""Chunks that a dead child may have left in a pipe: the kernel lets only root make one larger than 1 MiB.
+More comes from its descendants, which may write for ever."""
 
 LOOK = 0.5
-"""Seconds between two looks whether a child lives: what it started may hold its end of the pipe."""
+"""Seconds between two looks whether a child lives: a descendant may hold its end of the pipe."""
 
 STOOD_STILL = 5.0
 """Seconds by which a look is late where this process stood still: it was stopped, or its machine slept."""
@@ -60,8 +60,8 @@ REAP = 1.0
 """Seconds between the end of a child's pipe and its own end, before it counts as one that only closed it."""
 
 STARTS = 3
-"""Times that a child is started which is killed before it is of use: one that is killed each time needs what
-this machine does not give, such as memory."""
+"""Times that a child is started which is killed before it is of use: one that is killed each time needs more
+of something, for example memory, than this machine has."""
 
 TAIL = 8192
 """Characters of standard error that are kept."""
@@ -91,7 +91,7 @@ class Ended(Lost):
     """It is gone, or closed its end of a pipe."""
 
     def __init__(self, code: int | None, tail: str) -> None:
-        """`code` as subprocess gives it, None while the process runs; `tail`: the end of what it printed."""
+        """`code` as subprocess gives it, None while the process runs; `tail`: the end of its output."""
         self.code, self.tail = code, tail
         self.lines = [line.strip() for line in tail.splitlines() if line.strip()]
         self.after = f", after printing: {' / '.join(self.lines[-SHOWN:])[-SAYS:]}" if self.lines else ""
@@ -107,15 +107,15 @@ class Ended(Lost):
 
     @property
     def by_signal(self) -> signal.Signals | None:
-        """The one that ended it, if one did."""
+        """The signal that ended it, if one did."""
         if self.code is None:
             return None
-        number = -self.code if self.code < 0 else self.code - 128  # bubblewrap says it like a shell
+        number = -self.code if self.code < 0 else self.code - 128  # bubblewrap reports it like a shell
         return signal.Signals(number) if number in set(signal.Signals) else None
 
     @property
     def hint(self) -> str:
-        """What may be behind that, to follow `how`; empty where nothing is known."""
+        """A possible cause, to follow `how`; empty where none is known."""
         if self.code != -signal.SIGKILL:
             return ""
         return " (the kernel does that when the machine's memory runs out: see dmesg)"
@@ -127,7 +127,7 @@ class Ended(Lost):
 def environment(
     own: Mapping[str, str] | None = None, inherited: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """A child's environment: `inherited` (this process's), one thread where it does not say, and `own`."""
+    """A child's environment: `inherited` (this process's), one thread where it is not set, and `own`."""
     return {**THREADS, **(os.environ if inherited is None else inherited), **(own or {})}
 
 
@@ -145,8 +145,8 @@ class Child:
     ) -> None:
         """`command`: a program and its arguments, or a function, which a fork of this process calls.
         `environ` (see `environment`) and `descriptors`, which are inherited under their numbers, are a
-        program's. `limit`: bytes of a frame from the child. `echo`: what it prints also goes to this
-        process's standard error. Raises OSError where `command` cannot be started."""
+        program's. `limit`: bytes of a frame from the child. `echo`: its output also goes to this process's
+        standard error. Raises OSError where `command` cannot be started."""
         environ = environment() if environ is None else environ
         self._process = start.start(command, environ, descriptors)
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
@@ -181,7 +181,7 @@ class Child:
 
     @property
     def look(self) -> float:
-        """Seconds until the next `serve` at the latest, while somebody waits."""
+        """Seconds until the next `serve` at the latest, during a wait."""
         return LOOK if self._open else REAPING
 
     def fileno(self) -> int:
@@ -189,7 +189,7 @@ class Child:
         return self._selector.fileno()
 
     def serve(self) -> None:
-        """Read and write what its pipes give and take now, and see whether it lives."""
+        """Read from and write to its pipes without blocking, and see whether it lives."""
         with self._piping:
             for key, _ in self._selector.select(0):
                 key.data()
@@ -197,7 +197,7 @@ class Child:
                 self._exhaust()
 
     def said(self) -> str:
-        """The end of what it has printed on standard error (and on standard output)."""
+        """The end of its output on standard error (and on standard output)."""
         for _ in range(REST):
             if self._prints:
                 self._listen()
@@ -209,8 +209,8 @@ class Child:
         return self.receive(seconds)
 
     def send(self, frame: bytes) -> None:
-        """What the pipe does not take now goes while somebody waits for the answer. Raises ValueError for a
-        frame above LARGEST."""
+        """Bytes that the pipe does not take now are written during the wait for the answer. Raises ValueError
+        for a frame above LARGEST."""
         if len(frame) > LARGEST:
             raise ValueError(f"a frame of {len(frame)} bytes is more than the limit of {LARGEST}")
         with self._piping:
@@ -311,7 +311,7 @@ class Child:
                 self._shut()
 
     def _exhaust(self) -> None:
-        """It will say no more than is in the pipe."""
+        """It will send no more than is in the pipe."""
         for _ in range(REST):
             if self._open:
                 self._read()
@@ -335,8 +335,8 @@ class Child:
 
 
 def wait(children: Sequence[Child], deadline: float) -> list[Child]:
-    """Those that are ready, as soon as one is; none at the deadline, in time.monotonic(), which is later by
-    what this process stands still meanwhile."""
+    """Those that are ready, as soon as one is; none at the deadline, in time.monotonic(), which is extended
+    by suspensions of this process meanwhile."""
     while not (ready := [child for child in children if child.ready]):
         if (left := deadline - (began := time.monotonic())) <= 0:
             return []
@@ -356,8 +356,8 @@ def wait(children: Sequence[Child], deadline: float) -> list[Child]:
 
 
 class Pipe:
-    """A child's two ends of its parent's pipes. From here on what is printed goes to standard error, and
-    standard input is empty."""
+    """A child's two ends of its parent's pipes. From here on print goes to standard error, and standard input
+    is empty."""
 
     def __init__(self) -> None:
         self._in, self._out = os.dup(0), os.fdopen(os.dup(1), "wb")

@@ -3,9 +3,9 @@
     start(command or function) -> Process: its pid, three pipes, its end
 
 A program begins with nothing of its parent's but its environment. A fork begins with all of it, in no time:
-what its parent imported, and memory that both have mapped. Invariants: children end with their parent
-process and not with the thread that wanted them; each leads a process group; a fork closes its parent's
-sockets, finalizes none of its objects and never returns to its parent's code.
+its parent's imports, and memory that both have mapped. Invariants: children end with their parent process and
+not with the thread that started them; each leads a process group; a fork closes its parent's sockets,
+finalizes none of its objects and never returns to its parent's code.
 
 Not handled: pipes to children that its parent started before. A fork holds copies, so that such a child does
 not see its input end before the fork has ended too.
@@ -55,8 +55,8 @@ def start(
     """`environ` and `descriptors` (inherited under their numbers) are a program's. Raises OSError."""
     if callable(command):
         # A collection writes to each object that it looks at, and its page is shared no more: later ones look
-        # at none of these. What is garbage by now is still this process's to finalize: here, and not on the
-        # thread that starts children.
+        # at none of these. Present garbage is still this process's to finalize: here, and not on the thread
+        # that starts children.
         gc.collect()
         gc.freeze()
         return _in_starter(functools.partial(Fork, command))
@@ -129,7 +129,7 @@ def _live(
     try:
         gc.freeze()  # its parent's objects are not its own to finalize
         forget_parent(parent)
-        # On both sides: whoever ends the group finds it, however early.
+        # On both sides: the group exists whenever it is to be ended, however early.
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
         for number, end in enumerate(mine):

@@ -2,9 +2,9 @@
 
 In goes a coroutine, out comes its result, and a day passes in the seconds that its computing takes. The loop
 has no sockets and no threads: nothing outside it can wake it, so a loop with neither a ready callback nor a
-timer can never go on, and says so. Invariants: the order of callbacks is a function of the program alone;
-timers of one moment run in the order in which they were set. What a thread is asked for is done at once, and
-takes no time: slow code goes through the Work port. Asyncio's debug mode has no effect.
+timer can never continue, and says so. Invariants: the order of callbacks is a function of the program alone;
+timers of one moment run in the order in which they were set. Calls to a thread are run at once, and take no
+time: slow code goes through the Work port. Asyncio's debug mode has no effect.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Deadlock(RuntimeError):
 
 
 def _nothing() -> None:
-    """What a cancelled call holds in place of what it was to do."""
+    """Replaces the function of a cancelled call."""
 
 
 class _Call(asyncio.Handle):
-    """A Handle whose making costs less: half of a simulation's time is spent on these. It has no context of
-    its own: whatever runs in a virtual loop has one."""
+    """A Handle that is cheaper to make: half of a simulation's time is spent on these. It has no context of
+    its own: all callbacks of a virtual loop share one."""
 
     __slots__ = ()
 
@@ -86,7 +86,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._elapsed = 0.0
         self.calls = 0
-        """Callbacks that were run: what a program costs, alike on any machine."""
+        """Callbacks that were run: a program's cost, alike on any machine."""
         super().__init__()
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, _Timer]] = []

@@ -1,8 +1,9 @@
-"""Disks of simulated peers: a folder for each, which outlives the peer's lives; full ones, damage to files.
+"""Disks of simulated peers: a folder for each, which survives the peer's restarts; full ones, damage to
+files.
 
 Files are real and small. While a world runs, the functions of `os` that write are this module's, and
-swarm.storage.durable and swarm.storage.image write with these alone: what would go to a full disk is refused,
-and no fsync is made. Not handled here: what a peer keeps in its folder (the roles), when it is damaged
+swarm.storage.durable and swarm.storage.image write with these alone: writes to a full disk are refused, and
+no fsync is made. Not handled here: the contents of a peer's folder (the roles), when it is damaged
 (swarm.sim.world).
 """
 
@@ -28,7 +29,7 @@ PLACE = 200
 @contextmanager
 def temporary() -> Iterator[Path]:
     """A folder for disks that last no longer than the body, in memory where this machine has such a file
-    system. Its path is the same each time: peers say it of their files, and a seed has one journal."""
+    system. Its path is the same each time, since peers print it, and a seed has one journal."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="disks-", dir=memory if memory.is_dir() else None) as folder:
         found = os.open(folder, os.O_RDONLY)
@@ -77,8 +78,8 @@ class SimulatedDisks:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Full folders refuse. No fsync is made: a simulated crash leaves what was written, and a real one of
-        this machine ends the simulation."""
+        """Full folders refuse writes. No fsync is made: a simulated crash leaves all writes, and a real one
+        of this machine ends the simulation."""
         os.write, os.pwrite, os.open = self._try_write, self._try_pwrite, self._try_open  # type: ignore[assignment]
         os.fsync = _done  # type: ignore[assignment]
         try:

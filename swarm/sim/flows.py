@@ -4,14 +4,14 @@
         --> arrived, or lost: cut, crashed, cancelled
 
 In come every peer's line and the flows, out come the moments at which they end. Rates are max-min fair
-(Bertsekas and Gallager, Data Networks, 1992, 6.5.2): nobody could have more without taking it from somebody
-who has no more. A side of a line has a level, what a flow gets there that is not held back at its other end;
-a flow's rate is the lower level of its two ends. When a flow starts or ends, levels are found again from its
-two sides on, as far as it matters to others; all that changes in one moment is rated once.
+(Bertsekas and Gallager, Data Networks, 1992, 6.5.2): no flow could have more without taking it from one that
+has no more. A side of a line has a level, the rate there of a flow that is not held back at its other end; a
+flow's rate is the lower level of its two ends. When a flow starts or ends, levels are found again from its
+two sides on, as far as it matters to others; all changes of one moment are rated once.
 
 Invariants: the rates at a side never add up to more than its own, and they are less only where every flow is
-held back at its other end; the order of everything is a function of the calls. Not handled: packets and what
-is lost of them, how a connection finds its rate, messages too small to matter.
+held back at its other end; the order of everything is a function of the calls. Not handled: packets and their
+loss, how a connection finds its rate, messages too small to matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from swarm.net.turns import no_turn
 from swarm.types import PeerId
 
 SAME = 1e-9
-"""Relative difference of two rates that are one: far below what a figure shows, far above rounding."""
+"""Relative difference of two rates that count as equal: far below a figure's precision, far above
+rounding."""
 
 TICK = 1e-9
 """Seconds by which a timer of a loop may be early: a loop adds waits up, and rounds."""
@@ -130,8 +131,8 @@ class Flow:
 
 
 class Flows:
-    """All flows among peers with `lines`; a peer without one is unlimited. `most` bytes per second is what a
-    flow gets at best."""
+    """All flows among peers with `lines`; a peer without one is unlimited. `most` is the largest rate of a
+    flow in bytes per second."""
 
     def __init__(self, lines: Mapping[PeerId, Line], most: float) -> None:
         self._up = {peer: Side(line.up) for peer, line in lines.items() if line.up < math.inf}
@@ -181,7 +182,7 @@ class Flows:
             flow.lost(broke)
 
     def cut(self, is_cut: Callable[[PeerId, PeerId], bool]) -> None:
-        """Lose what is under way between such pairs; the bytes stop, and no connection breaks."""
+        """Drop transfers between such pairs; the bytes stop, and no connection breaks."""
         for flow in [flow for flow in self._going if is_cut(*flow.pair)]:
             self.lose(flow, False)
 

@@ -2,11 +2,11 @@
 
 In come the latency law, the bandwidth, the peers' lines and the fault script's verbs; out come answers to the
 memory network's questions (`swarm.net.memory.network.Links`). Every pair of peers has the same law.
-`partition` loses what is sent until `repair`, and what is under way; `oneway` loses it in one direction, in
-which nobody can open a connection either; `slow` adds seconds to each message. `hold` keeps what arrives
-until `release`, when everything held arrives at once and in order. A large message shares the lines of its
-two ends with others (swarm.sim.flows) where one of them has an end; each of the others has the whole
-bandwidth, as if it were alone. Not handled: routing through third peers.
+`partition` loses messages until `repair`, and those under way; `oneway` loses them in one direction, in which
+no connection can be opened either; `slow` adds seconds to each message. `hold` keeps arriving messages until
+`release`, when all of them arrive at once and in order. A large message shares the lines of its two ends with
+others (swarm.sim.flows) where one of them is limited; each of the others has the whole bandwidth, as if it
+were alone. Not handled: routing through third peers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ small, and go between the packets of larger ones."""
 
 
 class SimLinks:
-    """`bandwidth` is what one message gets at best, in bytes per second; `lines` are those that have an
-    end."""
+    """`bandwidth` is the largest rate of one message, in bytes per second; `lines` are the limited ones."""
 
     def __init__(
         self, latency: DelayLaw, bandwidth: float, rng: Random, lines: Mapping[PeerId, Line] | None = None

@@ -1,11 +1,11 @@
-"""The nemesis: from a seed a small swarm and faults at random, then peace; of what fails the shortest script.
+"""The nemesis: from a seed a small swarm and faults at random, then peace; of a failure the shortest script.
 
     seed --plan--> Plan (peers, faults) --scenario--> Scenario: STORM seconds of faults, all repaired, PEACE
     a Plan that fails --shrink--> as few faults and peers as still fail --text--> Python for a test
 
 The same seed gives the same plan. Peers that are killed come back with their folder, with a damaged one, or
-not at all while a newcomer without a folder comes; the seed keeps its folder, so that what was released can
-be had. Not handled here: what must hold (lab.studies.nemesis).
+not at all while a newcomer without a folder comes; the seed keeps its folder, so that releases stay
+available. Not handled here: the invariants (lab.studies.nemesis).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ STORM = 30.0
 """Second by which all is repaired. Within these seconds every peer is lost and found several times."""
 
 PEACE = 32.0
-"""Seconds after the last repair. A release that nobody has costs `PATIENCE` and the pause until the next try,
-a lost peer `PATIENCE`: what has not gone on after as many seconds stands still."""
+"""Seconds after the last repair. A release without a holder costs `PATIENCE` and the pause until the next
+try, a lost peer `PATIENCE`: a run without progress after as many seconds stands still."""
 
 PATIENCE = 4.0
 
@@ -54,7 +54,7 @@ SKEWS = (-3600.0, -70.0, -5.0, 5.0, 70.0, 3600.0)
 """Seconds that a clock is wrong: a bad battery, no time server, a wrong time zone."""
 
 FILES = ("checkpoint/*", "blobs/*", "blobs/patches/*", "releases/*", "**/*")
-"""What is damaged in a peer's folder."""
+"""Files of a peer's folder that are damaged."""
 
 ALL = (("*",), ("*",))
 
@@ -64,7 +64,7 @@ SEED, LEARNER, SAMPLER, EVALUATOR = (
 
 
 class Plan(Section, frozen=True):
-    """Who is there, and what happens to whom."""
+    """The peers, and the faults of each."""
 
     seed: int
     peers: dict[str, int]
@@ -183,7 +183,7 @@ class _Planner:
         self._add(at, "bounce", peer=self._any(), down=self._for(at, 15.0))
 
     def _die_publishing(self, at: float) -> None:
-        """Back soon, or a newcomer takes its place: then nobody has what only it had."""
+        """Back soon, or a newcomer takes its place: then no other peer has what only it had."""
         peer, step, down = self._any(LEARNER), self._rng.choice(STEPS), self._rng.choice((0.5, 3.0, 8.0))
         if self._rng.random() < 0.6:
             return self._add(at - 5.0, "bounce", peer=peer, down=down, step=step)
@@ -192,8 +192,8 @@ class _Planner:
         return None
 
     def _announce_in_vain(self, at: float) -> None:
-        """A learner that nobody can call ends for good when it has announced a release: everybody hears of
-        one that nobody has, and a lone learner goes on from its own."""
+        """A learner that cannot be called ends for good when it has announced a release: all peers learn of
+        one without a holder, and a lone learner continues from its own."""
         learners = [name for name in self._names if name.startswith(LEARNER)]
         if len(learners) < 2:
             return
@@ -349,7 +349,7 @@ def text(of: Plan) -> str:
 
 
 def _call(fault: Fault) -> str:
-    """A Fault with what is not the default."""
+    """A Fault without its default values."""
     plain = Fault(at=0.0, fault="")
     values = {name: getattr(fault, name) for name in Fault.__struct_fields__}
     said = [f"{name}={value!r}" for name, value in values.items() if value != getattr(plain, name)]

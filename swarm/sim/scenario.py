@@ -1,5 +1,5 @@
-"""Scenarios: a TOML file that says which peers there are, what things cost, and what goes wrong when. Typed
-and closed.
+"""Scenarios: a TOML file with the peers, the prices of work, and the faults and their times. Typed and
+closed.
 
 In comes a file, out comes a Scenario. Durations of work and links are `DelayLaw`s in virtual seconds; rates
 of peers' lines are `RateLaw`s in Mbit/s. Faults speak turmoil's vocabulary. Between two sides: `partition`,
@@ -33,7 +33,7 @@ from swarm.settings.sections import Count, Number, Part, Positive, Section, Shar
 from swarm.sim.flows import Line
 
 ROLES = tuple(role.value for role in Role if role is not Role.OBSERVER)
-"""Roles that are simulated: nothing is shown to anybody here."""
+"""Roles that are simulated: an observer would have no viewer."""
 
 SIMULATED = ("upload", "download")
 """Limits of a peer that are simulated."""
@@ -56,7 +56,7 @@ deleted."""
 
 
 class ScenarioError(ValueError):
-    """The scenario cannot be simulated; the message says why and what to do."""
+    """The scenario cannot be simulated; the message gives the reason and a remedy."""
 
 
 class SimulatedLinks(Section, frozen=True):
@@ -94,7 +94,7 @@ class LineLaw(Section, frozen=True):
     up: RateLaw | None = None
     down: RateLaw | None = None
     one_way: Share = 0.0
-    """Part of the peers that nobody can dial: they answer those alone whom they called."""
+    """Part of the peers that cannot be dialled: they answer only peers that they called."""
 
     def draw(self, rng: Random) -> Line:
         up, down = (law.draw(rng) if law is not None else math.inf for law in (self.up, self.down))
@@ -102,8 +102,7 @@ class LineLaw(Section, frozen=True):
 
 
 class Bytes(Section, frozen=True):
-    """What the messages of a large model weigh. The peers hold small ones that stand in for them
-    (swarm.sim.stand_in)."""
+    """Sizes of a large model's messages. The peers hold small ones in their place (swarm.sim.stand_in)."""
 
     release: Positive
     """Bytes of a release, 2 for each trained value: a gradient has as many values."""
@@ -125,7 +124,7 @@ class Fault(Section, frozen=True):
     fault: str
     """One of FAULTS."""
     peer: str = ""
-    """Whom a fault of a peer is about: `<role>-<number>`."""
+    """The peer of a fault: `<role>-<number>`."""
     between: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     """The two sides of a link fault: names or patterns such as `sampler-*`."""
     down: Weight = 30.0
@@ -159,10 +158,10 @@ class Scenario(Section, frozen=True):
     """Role -> its peers' lines. Messages above 4 KiB share them: those of a release, of groups, of an
     averaging round."""
     bytes: Bytes | None = None
-    """Without it messages weigh what the simulated policy makes them."""
+    """Without it messages have the size of the simulated policy's."""
     limits: dict[str, Limits] = {}
-    """Role -> what each of its peers gives of its line, as `[peer.limits]` of a real peer (SIMULATED alone);
-    here its groups keep to it as well."""
+    """Role -> its peers' limits on their lines, as `[peer.limits]` of a real peer (SIMULATED alone); here its
+    groups keep to them as well."""
     delay: Delay = Delay()
     """Injected delays, as `[peer.delay]` of a real peer."""
     run: Run = Run()
@@ -226,7 +225,7 @@ _ENUM = re.compile(r"Invalid enum value (.*?) - at `\$\.?(.*)`", re.DOTALL)
 
 
 def _told(error: Exception) -> str:
-    """What msgspec found, in words of a file of settings."""
+    """msgspec's error, in words of a settings file."""
     if not isinstance(error, msgspec.ValidationError):
         return {
             UnicodeDecodeError: "it is not UTF-8 text",

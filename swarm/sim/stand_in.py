@@ -1,16 +1,16 @@
 """Stand-ins: small bytes in place of a large model's, in a world that is as much smaller as they are.
 
-    scenario     release = 1.2 GB, patch = 0.8 %     what a real one weighs
-    stand-in     100 kB, of which 0.8 % change       what is made, hashed, patched and held, by the code that
+    scenario     release = 1.2 GB, patch = 0.8 %     sizes of a real one
+    stand-in     100 kB, of which 0.8 % change       made, hashed, patched and held, by the code that
                                                      ships
     lines        each byte counts as 12 kB           as long under way as the real one
 
 A stand-in is the small policy that is really trained, and a filler beside it: values of which a version
-changes as many as make its patches as large as they are to be. The filler of a version follows from seed and
-version alone, so that all learners have the same. Not to scale, and in real seconds and bytes: gossip,
-questions, leaf lists, and what is derived from a size in bytes by a constant, such as the seconds that a
-learner's state may take. A version has fewer blocks than a real one, so that those who fetch it have less
-to give each other at first; a patch over eight versions is twice as large as one, a real one four times.
+changes enough to give its patches the required size. The filler of a version follows from seed and version
+alone, so that all learners have the same. Not to scale, and in real seconds and bytes: gossip, requests, leaf
+lists, and constants derived from a size in bytes, for example the seconds that a learner's state may take. A
+version has fewer blocks than a real one, so that its receivers have less to give each other at first; a patch
+over eight versions is twice as large as one, a real one four times.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Filler:
 
 
 class StandIn:
-    """What a scenario's peers hold in place of what they say."""
+    """Small contents in place of a scenario's messages."""
 
     def __init__(self, scenario: Scenario) -> None:
         """Raises ScenarioError where there is no such stand-in."""
@@ -126,7 +126,7 @@ class StandIn:
             self.first = Blocks.of(release_bytes(self.table().module))
         """Version 0, as it is released."""
         self.begun = said.begun
-        """Whether everybody has it from the start."""
+        """Whether all peers have it from the start."""
 
     def table(self) -> Tabular:
         """The policy with its filler, at version 0."""
@@ -140,7 +140,7 @@ class StandIn:
         table.module.get_buffer("filler").copy_(values)
 
     def cut(self) -> AbstractContextManager[None]:
-        """Blocks are cut as the scenario says."""
+        """Cut blocks as the scenario says."""
         return grain(_cut(self._size, self._said.blocks), math.ceil(self._step / self._said.patch_blocks))
 
     def weigh(self, service: str, message: bytes, is_answer: bool) -> int:

@@ -1,10 +1,9 @@
-"""Traps: a peer that ends at a step of its next publication, wherever its code is then.
+"""Traps: crash a peer at a step of its next publication, wherever its code is then.
 
     Ports -> trapped -> the same ports; the peer ends at the step at which a trap is set
 
-Steps are those of swarm.sim.scenario. A publication is known by what passes a port: work that packs or
-patches, an announcement, an answer with blocks. Not handled here: what the end of a peer is
-(swarm.sim.world).
+Steps are those of swarm.sim.scenario. A publication is recognised by its calls to ports: work that packs or
+patches, an announcement, an answer with blocks. Not handled here: the crash itself (swarm.sim.world).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A world: many peers on simulated links under a virtual clock, and the script of what goes wrong.
+"""A world: many peers on simulated links under a virtual clock, and the script of faults.
 
     Scenario + spawn -> peers (one coroutine each) -- events --> one journal -> SimulationOutcome{sha256, ...}
 
 In come a Scenario and `spawn`, which makes a peer's coroutine from its SimPeer (programs inject it: this
 package knows no roles). Out come every peer's events, in one order, to a journal file and sinks, and their
 digest: the same seed gives the same bytes. A crashed peer's coroutine is cancelled and its events no longer
-count, as a dead process writes nothing; so it is with everybody when the time is up. Any exception of a peer
+count, as a dead process writes nothing; so it is with all peers when the time is up. Any exception of a peer
 is a bug and ends the world with its traceback.
 """
 
@@ -72,7 +72,7 @@ class SimulationOutcome:
     wall: float
     """Seconds of wall time."""
     calls: int
-    """Callbacks that the loop ran: what the simulation costs, alike on any machine."""
+    """Callbacks that the loop ran: the simulation's cost, alike on any machine."""
 
 
 class World:
@@ -108,8 +108,8 @@ class World:
         self._storage = SimulatedDisks()
 
     def run(self) -> SimulationOutcome:
-        """Blocks until the scenario's end, or until every peer has ended and none comes back. Raises what a
-        peer raises."""
+        """Blocks until the scenario's end, or until every peer has ended and none comes back. Raises a peer's
+        exception."""
         since = time.perf_counter()
         with (
             _opened(self._journal) if self._journal is not None else nullcontext() as self._file,
@@ -187,7 +187,7 @@ class World:
         self._alive[name] = self._group.create_task(self._spawn(peer), name=name)
 
     def _crash(self, name: str) -> None:
-        """Also of one that is away: it does not come back."""
+        """Also for a peer that is away: it does not come back."""
         if (back := self._away.pop(name, None)) is not None:
             back.cancel()
         if (task := self._alive.pop(name, None)) is None:
@@ -281,7 +281,7 @@ class World:
 
     def _record(self, life: tuple[str, int], event: Event) -> None:
         if life in self._mute or event.peer != life[0]:
-            return  # what an observer repeats is in the journal already
+            return  # an event that an observer repeats is in the journal already
         line = to_line(event)
         self._digest.update(line)
         self._events += 1
@@ -291,12 +291,13 @@ class World:
             sink(event)
 
     def _rng(self, stream: str) -> Random:
-        """Streams are independent: one more peer does not change what another one draws."""
+        """Streams are independent: one more peer does not change another one's draws."""
         return Random(f"{self._scenario.seed}/{stream}")
 
 
 def _opened(journal: Path) -> IO[bytes]:
-    """Empty, and written as the buffer fills: what is lost with this process is simulated again."""
+    """Empty, and written as the buffer fills: content that is lost with this process can be simulated
+    again."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     return open(journal, "wb")
 

@@ -1,12 +1,12 @@
-"""Bytes as blocks: what is hashed, held and sent, and the root that identifies the whole.
+"""Bytes as blocks: the units that are hashed, held and sent, and the root that identifies the whole.
 
     data -- cut --> blocks of 1 MiB -- BLAKE3 --> leaves -- joined --> leaf list -- BLAKE3 --> root
 
-A block's address is its leaf, the leaf list's address is the root: both are blobs like any other, and whoever
-has root and size can check everything below it, block by block. The root of a single block is its leaf: there
+A block's address is its leaf, the leaf list's address is the root: both are blobs like any other, and with
+root and size everything below can be checked, block by block. The root of a single block is its leaf: there
 is no list, and no round trip for one. Equal blocks of two versions are one blob. A file that many fetch at
-once is cut smaller (`file_block`): whoever has a block gives it on. Not handled: how blocks travel
-(swarm.net.blobs.store), how one version's blocks are made from another's (swarm.storage.patch_files).
+once is cut smaller (`file_block`): a peer passes a block on as soon as it has it. Not handled: how blocks
+travel (swarm.net.blobs.store), how one version's blocks are made from another's (swarm.storage.patch_files).
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ LEAF = 32
 """Bytes of a BLAKE3 digest."""
 
 CARRIED = FRAME_LIMIT - (64 << 10)
-"""Bytes of a block or a leaf list at most: the mail that carries one says what else its sender has."""
+"""Most bytes of a block or a leaf list: the rest of a mail lists its sender's other blocks."""
 
 MOST = CARRIED // LEAF
 """Blocks of a version: as many digests as one mail carries."""
 
 LARGEST = CARRIED // BLOCK * BLOCK * MOST
-"""Bytes that can be cut: 378 GiB. Beyond 126 GiB blocks are larger, up to what a mail carries."""
+"""Bytes that can be cut: 378 GiB. Beyond 126 GiB blocks are larger, up to a mail's limit."""
 
 LEAST, PIECES = 64 << 10, 100
-"""Bytes of a file's block at least, and blocks of a large file at least: with fewer, those who fetch it have
-nothing to give each other at first; smaller ones cost more in questions than they bring."""
+"""Fewest bytes of a file's block, and fewest blocks of a large file: with fewer blocks, peers that fetch it
+have nothing to give each other at first; smaller ones cost more in requests than they gain."""
 
 
 class Damaged(Exception):
-    """Bytes that were here have been lost or changed by somebody else; the message says which."""
+    """Bytes that were here have been lost or changed; the message says which."""
 
 
 class Source(Protocol):
@@ -66,7 +66,7 @@ class Source(Protocol):
 
     @property
     def is_checked(self) -> bool:
-        """Whether nobody else can have changed them."""
+        """Whether no other program can have changed them."""
         ...
 
     def read(self, start: int, stop: int) -> Buffer:
@@ -131,7 +131,7 @@ class Blocks:
         return len(self.leaves)
 
     def __getitem__(self, number: int) -> Buffer:
-        """A block. Raises Damaged when it is not what its leaf says."""
+        """A block. Raises Damaged when it does not match its leaf."""
         return self._checked(number, self.source.read(*self._bounds(number)))
 
     def into(self, number: int, room: bytearray) -> memoryview:
@@ -139,7 +139,7 @@ class Blocks:
         return memoryview(self._checked(number, self.unchecked(number, room)))
 
     def unchecked(self, number: int, room: bytearray) -> memoryview:
-        """The same, for whoever finds out by what becomes of it whether it was what its leaf says."""
+        """The same, for a caller that checks the block by its result."""
         start, stop = self._bounds(number)
         view = memoryview(room)[: stop - start]
         self.source.fill(start, view)
@@ -154,8 +154,8 @@ class Blocks:
         return data
 
     def put(self, path: Path) -> None:
-        """The bytes as a file at `path`: the one that has them under another name, or else a copy. Raises
-        OSError, and Damaged."""
+        """The bytes as a file at `path`: a link to the one that has them, or else a copy. Raises OSError, and
+        Damaged."""
         here = self.source.path
         if here is None:
             write_durably(path, self.whole)
@@ -167,7 +167,7 @@ class Blocks:
             path.symlink_to(here.resolve())
 
     def is_intact(self) -> bool:
-        """Whether all blocks are what their leaves say."""
+        """Whether all blocks match their leaves."""
         try:
             return all(len(block) for block in self)
         except Damaged:

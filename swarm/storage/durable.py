@@ -1,8 +1,8 @@
 """Writes files durably: after a crash or a power failure the old or the new content is there, whole.
 
 Temporary file, fsync, rename, fsync of the folder: without either fsync a crash can lose or tear the file. A
-folder that is made is a name in its parent, which has its own fsync. What no digest elsewhere vouches for is
-written with a checksum of its own:
+new folder is a name in its parent, which has its own fsync. Content without a digest elsewhere is written
+with a checksum of its own:
 
     content | b"\\nblake3:" | BLAKE3 of the content, 32 bytes
 
@@ -24,18 +24,18 @@ from typing import BinaryIO
 from blake3 import blake3
 
 DRAFT = ".new"
-"""What the name of a file ends with while it is written; a kill leaves it there."""
+"""Suffix of a file while it is written; a kill leaves it there."""
 
 _MARK = b"\nblake3:"
 _CHECKSUM = len(_MARK) + 32
 """Bytes of a checksum at the end of a file."""
 
 _LOCKLESS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-"""What a file system says that knows no locks, as some of clusters."""
+"""Errors of a file system without locks, as on some clusters."""
 
 
 class Torn(ValueError):
-    """A file is not what was written; the message says which one."""
+    """A file is damaged; the message says which one."""
 
 
 def write_durably(path: Path, *content: bytes | memoryview, mode: int = 0o644) -> None:
@@ -85,7 +85,7 @@ def opened(path: Path) -> BinaryIO:
 def read_checked(path: Path) -> bytes:
     """The content of a file of `write_checked`; all of one that has no checksum, as older programs wrote it.
 
-    Raises Torn when it is not what was written, OSError.
+    Raises Torn when it is damaged, OSError.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -126,8 +126,8 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 @contextlib.contextmanager
 def _draft(path: Path, mode: int = 0o666) -> Iterator[tuple[Path, int]]:
     """The name under which the next content of `path` is written and synced, and that file, which is empty;
-    then it takes its place. Of several writers each waits for the one before: all use one name, so that none
-    stays of those who die."""
+    then it takes its place. Each writer waits for the one before: all use one name, so that a dead writer
+    leaves no other file."""
     make_folder(path.parent)
     draft = path.with_name(path.name + DRAFT)
     try:
@@ -150,8 +150,7 @@ def _draft(path: Path, mode: int = 0o666) -> Iterator[tuple[Path, int]]:
 
 @contextlib.contextmanager
 def _held(draft: Path, mode: int) -> Iterator[int]:
-    """This file, which is made, while no other writer has it: the one that had it before renamed or removed
-    it."""
+    """This file, which is made, while no other writer has it: the previous one renamed or removed it."""
     while True:
         file = os.open(draft, os.O_WRONLY | os.O_CREAT, mode)
         try:

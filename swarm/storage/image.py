@@ -1,16 +1,16 @@
-"""A version's bytes as one file: made block by block, read in parts, gone when nobody holds it any more.
+"""A version's bytes as one file: made block by block, read in parts, removed with its last user.
 
     version 4   [a][b][c][d]    whole: served, sampled from, learned on; never written again
                  |  | patch     one block at a time: read, checked, changed, hashed, written
-    a draft     [a][B][c][D]    without a name and without a reader, until its leaves make the root that was
-                                asked for; then it is version 5
+    a draft     [a][B][c][D]    without a name and without a reader, until its leaves make the requested
+                                root; then it is version 5
 
-Invariants: a file with a name has only blocks of one version; whoever began to read a version ends with it,
-since a file lives as long as an object that holds it; memory is that of a block. A kill leaves the older file
-as it was. A step at a real learning rate moves values in every page of a file, so a new file is as much
-writing as changes in the old one would be, and needs no lock, no undo and no repair. What the disk refuses is
-held in memory; without a path, everything is. Not handled: who is told that a disk refused
-(swarm.net.blobs.store), what the files are called (swarm.net.blobs.shelves).
+Invariants: a file with a name has only blocks of one version; a reader of a version can finish reading
+it, since a file lives as long as an object that holds it; memory is that of a block. A kill leaves the
+older file as it was. A step at a real learning rate moves values in every page of a file, so a new file
+costs as many writes as changes in the old one would, and needs no lock, no undo and no repair. Blocks
+that the disk refuses are held in memory; without a path, all are. Not handled: reports of a refusal
+(swarm.net.blobs.store), names of files (swarm.net.blobs.shelves).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Image:
     """Bytes of one version. One thread writes, before others read."""
 
     def __init__(self, size: int, path: Path | None = None, step: int = 0) -> None:
-        """`size` bytes in the file at `path`, with what it has already; in memory without a path. `step`:
+        """`size` bytes in the file at `path`, with its present content; in memory without a path. `step`:
         bytes of a block, when not those of a release's."""
         self.size, self.step = size, step or block_size(size)
         self._memory: dict[int, Buffer] = {}
-        """Number of a block -> its bytes. Where there is a file, what the disk refused."""
+        """Number of a block -> its bytes. With a file, only those that the disk refused."""
         self.refusal = ""
-        """Why the disk refused what it was given last; empty when it took it."""
+        """Why the disk refused the last write; empty when it accepted it."""
         self._wanted = False
         self._file: _File | None = None
         if path is not None:
@@ -60,7 +60,7 @@ class Image:
 
     @property
     def is_checked(self) -> bool:
-        """Whether nobody else can have changed what was written."""
+        """Whether no other program can have changed it."""
         return self._file is None
 
     def write(self, number: int, block: Buffer) -> None:
@@ -109,8 +109,8 @@ class Image:
             self._file.path = path
 
     def store(self, path: Path) -> None:
-        """Give the disk at `path` once more what it refused, of bytes that are all here; `refusal` says
-        whether it refuses still. Raises OSError when it does not take the file's name."""
+        """Retry the refused writes at `path`, of bytes that are all here; `refusal` shows whether it still
+        refuses. Raises OSError when the disk does not accept the file's name."""
         self.refusal = ""
         if self._file is None:
             self._open(path)
@@ -120,7 +120,7 @@ class Image:
             self.write(number, block)
 
     def want(self, wanted: bool) -> None:
-        """Whether the file stays when nobody holds this object any more."""
+        """Whether the file stays when no user holds this object any more."""
         self._wanted = wanted
         if self._file is not None:
             self._file.wanted = wanted
@@ -136,7 +136,7 @@ class _File:
         except OSError as error:
             if error.errno != errno.EROFS or not path.exists():
                 raise
-            self.descriptor = os.open(path, os.O_RDONLY)  # what is here can still be given
+            self.descriptor = os.open(path, os.O_RDONLY)  # present blocks can still be given
         try:
             if os.fstat(self.descriptor).st_size != size:
                 os.ftruncate(self.descriptor, size)
@@ -168,7 +168,7 @@ class _File:
     def end(self) -> None:
         os.close(self.descriptor)
         if not self.wanted:
-            with contextlib.suppress(OSError):  # what stays is removed at the next start
+            with contextlib.suppress(OSError):  # a remaining file is removed at the next start
                 self.path.unlink(missing_ok=True)
 
 

@@ -7,9 +7,9 @@
     file = for each block, in order, the length of its patch (uint32, little-endian), then the patches
 
 A block that did not change has a patch of no bytes, and is not hashed again. A file comes from a stranger:
-what does not end with the root that was asked for is a UselessFile. Memory is that of a block, and of the
-file that is made. Not handled: one block's patch (swarm.storage.patches), where versions lie
-(swarm.storage.image), who makes and who fetches files (peers.runtime.releases.patch_ladder).
+one whose result does not have the requested root is a UselessFile. Memory is that of a block, and of the file
+that is made. Not handled: one block's patch (swarm.storage.patches), where versions lie
+(swarm.storage.image), making and fetching files (peers.runtime.releases.patch_ladder).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LENGTH = np.dtype("<u4")
 
 
 class UselessFile(PatchError):
-    """A file of a chain, counted from 0, that does not make what it should."""
+    """A file of a chain, counted from 0, whose result is not the expected one."""
 
     def __init__(self, step: int, reason: object) -> None:
         super().__init__(str(reason))
@@ -52,9 +52,10 @@ def compose(files: Sequence[Blocks], size: int) -> bytes:
 
 
 def apply(old: Blocks, chain: Sequence[tuple[Blocks, Digest]], draft: Draft) -> Blocks:
-    """What these files, each with the root of what it makes, make of `old` in turn, written to `draft`.
+    """The result of applying these files, each with the root of its own result, to `old` in turn, written to
+    `draft`.
 
-    Raises UselessFile for the first that makes something else: so does one on a base that is damaged.
+    Raises UselessFile for the first with another result: so has one on a base that is damaged.
     """
     steps = [_opened(step, file, old.size) for step, (file, _) in enumerate(chain)]
     leaves: list[list[Digest]] = [[] for _ in chain]

@@ -5,9 +5,9 @@
     compose([v -> v+1, ...], n)  -> the patch v -> v+k of a block of n bytes, without any block
 
 A block is read as little-endian 16-bit values, one bfloat16 each; an odd last byte counts as one with a zero
-above it. What travels is the *difference* of two values as integers, mod 2^16: a step of a real optimizer
-moves most of those that change to a neighbour, and no pattern of bits is special. Differences add up, so
-patches compose; applied twice, or to another block, they give other bytes, so a caller compares digests.
+above it. A patch holds the *difference* of two values as integers, mod 2^16: a step of a real optimizer moves
+most of those that change to a neighbour, and no pattern of bits is special. Differences add up, so patches
+compose; applied twice, or to another block, they give other bytes, so a caller compares digests.
 
     patch  = codec (1 byte), block's bytes (uint32), body; integers are little-endian, streams zstd frames
     raw    = the new block
@@ -50,7 +50,7 @@ RAW, SPARSE, PLANES = 1, 2, 3
 """Codecs. Other numbers are free, such as for positions in the order of the base's exponents."""
 
 LEVEL = 1
-"""Of zstd. What it is given has no repetitions worth a longer search: level 3 makes nothing smaller."""
+"""Of zstd. Its input has no repetitions worth a longer search: level 3 makes nothing smaller."""
 
 FEW = 8
 """A sparse patch below a part in FEW of its block is taken without a look at the other codecs, which cost
@@ -80,7 +80,7 @@ _mine = _Mine()
 
 
 class PatchError(ValueError):
-    """These bytes are no patch of such a block; the message says why."""
+    """These bytes are no patch of such a block; the message gives the reason."""
 
 
 def encode(old: Block, new: Block) -> bytes:
@@ -116,7 +116,7 @@ def change(block: memoryview, patch: Block) -> None:
 
 
 def compose(patches: Iterable[Block], size: int) -> bytes:
-    """One patch that does what `patches` of a block of `size` bytes do in turn. Raises PatchError.
+    """One patch with the effect of `patches` of a block of `size` bytes in turn. Raises PatchError.
 
     One that replaces the block (`raw`) makes those before it void, and the result replaces it too.
     """
@@ -162,7 +162,7 @@ def _sparse(positions: Positions, difference: Values) -> bytes:
 
 
 def encode_gaps(positions: Positions) -> Octets:
-    """At least one position, ascending -> bytes that say how many are left out before each."""
+    """At least one position, ascending -> bytes that give the number of skipped ones before each."""
     gaps = np.diff(positions, prepend=-1)
     gaps -= 1
     if gaps.max() < MORE:
@@ -196,8 +196,8 @@ def _planes(difference: Values) -> bytes:
 
 
 def _change(values: Values, patch: Block, size: int) -> int:
-    """Apply `patch` to `values` in place and say which codec it had. Raises PatchError, and values may have
-    changed then."""
+    """Apply `patch` to `values` in place and return its codec. Raises PatchError, and values may have changed
+    then."""
     body = memoryview(patch).cast("B")
     if len(body) < _HEAD.size:
         raise PatchError(f"a patch has at least {_HEAD.size} bytes, not {len(body)}: it was cut off")
@@ -299,7 +299,7 @@ def _lengths(form: struct.Struct, body: memoryview) -> tuple[tuple[int, ...], me
 
 
 def deflate(data: Block) -> bytes:
-    """A zstd frame that says how much is in it; nothing for nothing."""
+    """A zstd frame that declares its size; nothing for nothing."""
     return _mine.zstd.deflate(data) if len(data) else b""
 
 

@@ -5,8 +5,8 @@ segments.
     read()          <- every whole record of every segment, oldest first; a torn tail is left out
 
 Each life of a process, and each failed write, begins a segment of its own: nothing is ever written behind a
-torn record. What a failed write left is cut off again, where the disk takes that. Not handled here: what a
-record says, and when a segment is of no use any more.
+torn record. Remains of a failed write are cut off again, where the disk allows it. Not handled here: a
+record's content, and when a segment is no longer needed.
 """
 
 from __future__ import annotations

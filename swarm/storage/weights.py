@@ -3,9 +3,9 @@
     learner.weights() -> Weights -> releases.publish
     releases.fetch    -> Weights -> engine.load, learner.load
 
-A role passes them on and reads their version and digest; `data` and `blocks` are for whoever decodes or sends
-the bytes (swarm.learn.files.weights, swarm.net.blobs.store). Not handled here: what the bytes mean, how they
-travel.
+A role passes them on and reads their version and digest; `data` and `blocks` are for code that decodes or
+sends the bytes (swarm.learn.files.weights, swarm.net.blobs.store). Not handled here: the content of the
+bytes, how they travel.
 """
 
 from __future__ import annotations

@@ -1,2 +1,1 @@
-"""The parts of a SwarmState, one for each concern: what it takes, what it keeps, bounded, and what it
-shows."""
+"""The parts of a SwarmState, one for each concern: its inputs, its bounded state, and its view."""

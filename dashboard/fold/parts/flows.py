@@ -21,7 +21,7 @@ Purpose = Literal["rollouts", "weights", "gradients", "other"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 COUNTED = (*PURPOSES, "gossip")
 MOST = 100
-"""Flows that are drawn: nobody can distinguish more, and each view carries all of them."""
+"""Flows that are drawn: more cannot be distinguished, and each view carries all of them."""
 
 LINKS = 64
 """Most senders in one report."""
@@ -31,8 +31,8 @@ PATIENCE = 3
 """Periods without a report after which a rate is dropped: one report may be lost."""
 
 SHORTEST, LONGEST, UNKNOWN = 1.0, 60.0, 5.0
-"""Seconds of a reporting period: the bounds of what a report may claim, and the period assumed for an
-averaging round."""
+"""Seconds of a reporting period: the bounds of a report's claim, and the period assumed for an averaging
+round."""
 
 ALL_TO_ALL = 8
 """Most learners of a round that are drawn with a flow between every two; more are drawn as a ring."""

@@ -1,8 +1,8 @@
-"""Incidents of the last day: what was wrong, from when to when, and why.
+"""Incidents of the last day: problems, their beginning and end, and their causes.
 
 The problems of each slot of time come in; an incident is a warning or an error while it lasts. One that comes
-again within AGAIN seconds goes on. Bounded: the oldest go first. Not handled here: what is wrong
-(dashboard.diagnosis), and notes, which nobody has to act on.
+again within AGAIN seconds continues. Bounded: the oldest go first. Not handled here: the problems themselves
+(dashboard.diagnosis), and notes, which need no action.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DAY = 86400.0
 """Seconds for which an incident is kept after its end."""
 
 AGAIN = 60.0
-"""Seconds after an end in which the same problem is the same incident: what comes and goes is one trouble."""
+"""Seconds after an end in which the same problem is the same incident: a flapping problem is one."""
 
 MOST = 256
 """Incidents kept: more than a person reads of a day."""
@@ -55,7 +55,7 @@ class Incidents(msgspec.Struct):
     """In the order in which they began."""
 
     def take(self, problems: Iterable[Problem], now: float) -> None:
-        """Record what is wrong at `now`."""
+        """Record the problems at `now`."""
         grave = {problem.key: problem for problem in problems if problem.level != "info"}
         for known in self.kept:
             if (problem := grave.get(known.key)) is not None and now - known.seen <= AGAIN:
@@ -87,7 +87,7 @@ class Incidents(msgspec.Struct):
 
 
 def _go_on(incident: KeptIncident, problem: Problem, now: float) -> None:
-    """The newest sentences tell what it came to; the level is the worst that it had."""
+    """The newest sentences describe it; the level is the worst that it had."""
     incident.level = "error" if "error" in (incident.level, problem.level) else problem.level
     incident.text, incident.cause, incident.peers = problem.text, problem.cause, problem.peers[:PEERS]
     incident.seen, incident.open = now, True

@@ -34,7 +34,7 @@ class Pulse(msgspec.Struct):
         return (before + 1) * SLOT if self.slot != before and before >= 0 else None
 
     def begin(self, now: float) -> None:
-        """Continue by another clock, which says `now`."""
+        """Continue by another clock, which reads `now`."""
         self.slot = self.slot if self.slot <= int(now) // SLOT else -1
 
     def sanitize(self) -> None:

@@ -61,7 +61,7 @@ class LearnerRounds(msgspec.Struct):
             del self.phases[next(iter(self.phases))]
 
     def restart(self, learner: PeerId) -> None:
-        """It was started again, maybe after its clock was set back: what it told before is no bound."""
+        """It was started again, maybe after its clock was set back: its earlier times are no bound."""
         self.phases.pop(learner, None)
 
     def average(self, learner: PeerId, mean: EndedRound) -> None:

@@ -1,4 +1,4 @@
-"""Sums of learners' counts: verdicts, and the ages of trained groups; and of what samplers made for nothing.
+"""Sums of learners' counts: verdicts, and the ages of trained groups; and of samplers' wasted tokens.
 
 Only Counted events are taken, which every learner emits for all of its groups. Judged events, which only a
 learner's own journal has, become sentences.
@@ -41,9 +41,9 @@ class VerdictTally(msgspec.Struct):
     tokens: dict[str, int] = {}
     """What became of groups -> their tokens."""
     wasted: dict[str, int] = {}
-    """One of UNJUDGED -> tokens that peers said they made for nothing, in all of their lives."""
+    """One of UNJUDGED -> tokens that peers reported as wasted, in all of their lives."""
     lives: dict[str, Life] = {}
-    """Peer -> what it said since its start; the one silent for longest first."""
+    """Peer -> its reports since its start; the one silent for longest first."""
 
     def take(
         self,
@@ -65,7 +65,7 @@ class VerdictTally(msgspec.Struct):
             count(self.seconds, {2.0**power: groups})
 
     def waste(self, peer: str, incarnation: int, claimed: Mapping[str, int]) -> None:
-        """Add what a peer claims beyond what it claimed before, since the same start."""
+        """Add a peer's claim beyond its earlier ones, since the same start."""
         life = self.lives.pop(peer, None)
         if life is None or incarnation > life.incarnation:
             life = Life(incarnation)

@@ -1,10 +1,10 @@
-"""Row `busy`: how much of their time learners compute, and how much of what is sampled is trained.
+"""Row `busy`: how much of their time learners compute, and how many of the sampled groups are trained.
 
     four learners, undisturbed or while each 30 s a peer is killed or comes back
         -> World, once as gradients and rounds take turns, once with run.averaging.overlap
         -> seconds of gradients and steps / seconds alive, groups trained / groups sampled
 
-The roles that ship, in virtual time, with folders that outlive their peers; the toy task's table. Prices are
+The roles that ship, in virtual time, with folders that survive restarts; the toy task's table. Prices are
 made up: a group takes 2 s to learn on, a version 0.7 s to step, copy and pack, and about a second to average.
 Not handled here: learners of different speed.
 """
@@ -47,7 +47,7 @@ trained yet."""
 
 
 class Timed:
-    """A Work port that adds up what a learner computes."""
+    """A Work port that adds up a learner's computing time."""
 
     def __init__(
         self, work: Work, now: Callable[[], float], computed: Callable[[float, float], None]

@@ -1,7 +1,7 @@
 """Row `releases`: when the last of n receivers has a version, in copies over one line, in virtual time.
 
-Everybody has a home line, and the stores of blobs are those that ship (swarm.net.blobs.store); beside it
-stands a plain server that sends n copies over the same line. Not handled here: real lines, packets.
+All have a home line, and the stores of blobs are those that ship (swarm.net.blobs.store); beside it stands a
+plain server that sends n copies over the same line. Not handled here: real lines, packets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from swarm.storage.blocks import Blocks
 
 UP, DOWN = 20e6 / 8, 100e6 / 8
-"""Bytes per second of everybody's line."""
+"""Bytes per second of every line."""
 
 ONE_WAY_TRIP = 0.04
 """Seconds of a message."""
@@ -30,7 +30,7 @@ SIZES = {12_000_000: (4, 16, 32)}
 """Bytes -> numbers of receivers."""
 
 HIDDEN = 0.4
-"""Share of the receivers that nobody can dial, in the second figure of each."""
+"""Share of the receivers that cannot be dialled, in the second figure of each."""
 
 
 class Outcome(NamedTuple):
@@ -68,7 +68,7 @@ def _figure(size: int, receivers: int, hidden: int, outcomes: Sequence[Outcome])
 
 
 def spread(size: int, receivers: int, hidden: int, seed: int) -> Outcome:
-    """A publisher and its receivers, who know it alone; `hidden` of them cannot be dialled."""
+    """A publisher and its receivers, which know it alone; `hidden` of them cannot be dialled."""
     from swarm.net.memory.network import MemoryNetwork
     from swarm.settings.config import DelayLaw
     from swarm.sim.clock import run

@@ -1,11 +1,11 @@
-"""Row `simulator`: what simulated swarms cost, and what an observer hears in large ones.
+"""Row `simulator`: the cost of simulated swarms, and an observer's traffic in large ones.
 
     paper-delay with n samplers, batches as large in proportion -> World -> peer-hours per CPU second, memory
-    a seed and n samplers that beat every 2 s                   -> Transferred of the seed -> gossip it hears
+    a seed and n samplers that beat every 2 s                   -> Transferred of the seed -> its gossip
 
 The CPU includes the making of all peers, which a longer run does once. Each size has a process of its own: a
-process's peak of memory does not fall. Not handled here: what peers of other
-scenarios do, gossip's copies on a real mesh.
+process's peak of memory does not fall. Not handled here: peers of other scenarios, gossip's copies on a real
+mesh.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SMALL = 4
 """Samplers of a swarm that is played first, for what every process imports and keeps."""
 
 SETTLED = 60.0
-"""Virtual seconds after which everybody has heard how large the swarm is, and what came before is told."""
+"""Virtual seconds after which all peers know how large the swarm is, and earlier events are reported."""
 
 
 def measure(
@@ -66,7 +66,8 @@ def paper(samplers: int, hours: float) -> Scenario:
 
 
 def crowd(samplers: int) -> Scenario:
-    """Samplers that wait for a learner, with a seed that hears them, at the pace of a quick run."""
+    """Samplers that wait for a learner, with a seed that receives their heartbeats, at the pace of a quick
+    run."""
     scene = scenario.load(shipped.scenario(Path("quick")))
     return msgspec.structs.replace(
         scene, hours=2 * SETTLED / 3600, peers={Role.SEED: 1, Role.SAMPLER: samplers}
@@ -74,7 +75,7 @@ def crowd(samplers: int) -> Scenario:
 
 
 class Cost(NamedTuple):
-    """What a simulated swarm took."""
+    """The cost of a simulated swarm."""
 
     peers: int
     hours: float
@@ -82,7 +83,7 @@ class Cost(NamedTuple):
     seconds: float
     """Of CPU."""
     memory: float
-    """Bytes a peer at the peak, beyond what a swarm of SMALL samplers left."""
+    """Bytes a peer at the peak, beyond the remains of a swarm of SMALL samplers."""
     calls: int
 
     @property
@@ -126,7 +127,7 @@ def _figures(cost: Cost) -> list[Figure]:
 
 
 class Heard:
-    """A sink that adds up what the seed hears once the swarm is settled."""
+    """A sink that adds up the seed's incoming gossip once the swarm is settled."""
 
     def __init__(self) -> None:
         self.bytes, self.seconds = 0, 0.0
@@ -155,5 +156,5 @@ def _heard(scene: Scenario) -> Figure:
 
 def resident(which: str) -> int:
     """Bytes of this process's memory: NOW, or the PEAK since it began. From /proc, since getrusage's maximum
-    begins with what the parent had held."""
+    begins with the parent's memory."""
     return int(Path("/proc/self/status").read_text().partition(which)[2].split()[0]) << 10

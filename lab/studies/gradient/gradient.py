@@ -57,7 +57,7 @@ class Cell(Struct):
     methods: tuple[str, ...]
     """Labels: a name of OBJECTIVES, or `name/option=value/...`."""
     defined: str
-    """Digest of what the methods are."""
+    """Digest of the methods' definitions."""
     setup: str = ""
     """Digest of the world: a changed one is another cell."""
 
@@ -111,8 +111,7 @@ def draws(world: mdp.Instance, cell: Cell) -> Tensor:
 def coefficients(
     method: Objective, world: mdp.Instance, drawn: Tensor, lag: float = LAG
 ) -> tuple[Tensor, dict[str, float]]:
-    """What the method multiplies each grad log p with (N*G, T), and its metrics.
-
+    """The method's factor of each grad log p with (N*G, T), and its metrics.
     Times N, so that each group's share of the batch's gradient is an estimate of the whole of it.
     """
     sequence, tree = drawn.flatten(), world.tree
@@ -197,7 +196,7 @@ def _cell(setting: LabSetting, instance: int, completions: int, methods: Sequenc
 
 
 def setup() -> str:
-    """Hex digest of what all cells share and none says."""
+    """Hex digest of everything that all cells share and none contains."""
     shared = (mdp.SYMBOLS, mdp.SKEW, mdp.LATE, mdp.CORRECT, mdp.FORMAT, LAG, BATCH)
     return hashlib.sha256(repr(shared).encode()).hexdigest()[:8]
 

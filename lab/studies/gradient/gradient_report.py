@@ -20,7 +20,7 @@ from lab.studies.intervals import student
 from lab.studies.markdown import markdown
 
 BATCH = 32
-"""Groups a batch: about what a learner of this project trains on at a time."""
+"""Groups a batch: about the batch of a learner of this project."""
 
 NAMED = (
     "rloo",
@@ -165,7 +165,7 @@ def table(records: Sequence[MethodRecord]) -> bytes:
 
 
 def report(records: Sequence[MethodRecord], command: str, seeds: Sequence[int], seconds: float) -> str:
-    """Markdown: ranking at each kl, who is biased, scores, group sizes and horizons."""
+    """Markdown: ranking at each kl, biased methods, scores, group sizes and horizons."""
     group, horizon = most_settings(records)
     main = [record for record in records if record.setting[1:] == (group, horizon)]
     parts = [

@@ -1,2 +1,2 @@
-"""`swarm bench adversaries` and `band`: what samplers that cheat and learners that lie cost, and what honest
-ones show."""
+"""`swarm bench adversaries` and `band`: the cost of cheating samplers and lying learners, and figures of
+honest ones."""

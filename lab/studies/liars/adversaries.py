@@ -1,14 +1,13 @@
-"""The study `swarm bench adversaries`: what a peer that lies costs a swarm that defends itself, and one that
-does not.
+"""The study `swarm bench adversaries`: the cost of a lying peer to a swarm that defends itself, and to one
+that does not.
 
-    Attacked (what the liar does, who defends) --a simulated swarm of the roles that ship--> row
-    rows --> adversaries.csv and a table: last reward, who was named, after how many rounds
+    Attacked (the lie, the defence) --a simulated swarm of the roles that ship--> row
+    rows --> adversaries.csv and a table: last reward, named peers, rounds until then
 
 One of four learners lies from its first round on; the task is `toy`, the policy a table. An attack on rounds
 is a function of the liar's gradient and weight, and of the others' gradients where it overhears them. Not
-handled here: learners that lie in what they release (lab.studies.liars.false_publishers), samplers that cheat
-(lab.studies.liars.cheating); parts that are other ones for each reducer, since simulated members meet at
-once.
+handled here: learners that lie in their releases (lab.studies.liars.false_publishers), samplers that cheat
+(lab.studies.liars.cheating); parts that differ for each reducer, since simulated members meet at once.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ LAST = 16
 
 
 class Gradient(NamedTuple):
-    """What a learner brings to a round."""
+    """A learner's gradient in a round."""
 
     vector: torch.Tensor
     weight: float
 
 
 Lie = Callable[[Gradient, "Sequence[torch.Tensor]"], Gradient]
-"""The liar's gradient, and those of the others, which it overhears -> what it brings."""
+"""The liar's gradient, and those of the others, which it overhears -> the gradient that it sends."""
 
 
 def _random(mine: Gradient, _: Sequence[torch.Tensor]) -> Gradient:
@@ -130,7 +129,7 @@ ROUNDS: dict[str, Callable[[], Lie]] = {
     "false weight": lambda: lambda mine, _: mine._replace(weight=1e6),
     "false weight, times -1": lambda: lambda mine, _: Gradient(-mine.vector, 1e6),
 }
-"""What the liar brings instead of its gradient."""
+"""The liar's replacement of its gradient."""
 
 OVERHEARING = {attack: ROUNDS[attack] for attack in ("a little is enough", "inner product")}
 """Attacks that need the others' gradients."""
@@ -150,10 +149,10 @@ REDUCERS: dict[str, Hands] = {
     "the same, for who releases first": lambda to, mean: -mean if to == "learner-0" else mean,
     "the same, and for itself": lambda to, mean: -mean if to in ("learner-0", "learner-3") else mean,
 }
-"""What the liar hands to a member in place of the mean that it reduces."""
+"""The liar's replacement, for a member, of the mean that it reduces."""
 
 LOUD = 1e3
-"""Beyond every mean: what members take of it is held to the largest norm that one can have."""
+"""Beyond every mean: members limit it to the largest norm that a mean can have."""
 
 
 class Attacked(Struct):
@@ -177,7 +176,7 @@ OF_TWO = (
     *("honest", "zeros", "times -1", "times -4", "random, of the same norm"),
     *("times 10", "times 1000", "times .001"),
 )
-"""What one of two learners brings."""
+"""The gradient of one of two learners."""
 
 
 def plan(quick: bool) -> list[Attacked]:
@@ -302,7 +301,7 @@ def with_averager(peer: SimPeer, averager: Averager) -> SimPeer:
 
 
 class Overheard:
-    """What honest learners bring to rounds, for a liar that hears it all."""
+    """Honest learners' gradients in rounds, for a liar that overhears all of them."""
 
     def __init__(self) -> None:
         self._heard: dict[int, list[torch.Tensor]] = {}

@@ -1,4 +1,4 @@
-"""The study `swarm bench band`: log ratios of honest samplers, and what a lying sampler costs.
+"""The study `swarm bench band`: log ratios of honest samplers, and the cost of a lying sampler.
 
     honest   engines x delays x learning rates x tasks --trainings of the roles that ship-->
              log ratios of every group, by lag
@@ -7,9 +7,9 @@
     both     --> band.csv, liars.csv, band.png
 
 The log ratio of a token is the learner's log-probability less the claimed one
-(swarm.core.intake.claimed_logprobs). Delays are those of the staleness study (lab.studies.trainings):
-`delay` versions pass within the longest one. A plan that is interrupted goes on where it stopped. Not handled
-here: what is made of the figures (docs/trust.md).
+(swarm.core.intake.claimed_logprobs). Delays are those of the staleness study (lab.studies.trainings): `delay`
+versions pass within the longest one. A plan that is interrupted continues where it stopped. Not handled here:
+conclusions from the figures (docs/trust.md).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log ratios."""
 
 
 class Honest(Struct):
-    """A training whose samplers all say what they drew from."""
+    """A training whose samplers all make true claims."""
 
     cell: Cell
     engine: str = "float32"
@@ -189,7 +189,7 @@ def _with_engine(peer: SimPeer, kind: str) -> settings.Config:
 
 
 def binned(seen: Iterable[TakenGroup]) -> dict[int, list[TakenGroup]]:
-    """By the last lag of the bin; what is older than the window is left out."""
+    """By the last lag of the bin; groups older than the window are left out."""
     bins: dict[int, list[TakenGroup]] = {}
     for each in seen:
         if (last := next((last for last in LAGS if each.lag <= last), None)) is not None:
@@ -290,7 +290,7 @@ def _draw(path: Path, bands: Sequence[tuple[Honest, Row]]) -> None:
 
 
 def _label(one: Honest) -> str:
-    """The delay, and what is not as in the demo."""
+    """The delay, and differences from the demo."""
     cell = one.cell
     pairs = (
         (cell.domain, "digit-sums"),

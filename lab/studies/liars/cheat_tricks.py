@@ -1,10 +1,10 @@
-"""What a cheat asks of a policy, beside what every sampler does.
+"""A cheat's demands on a policy, beyond those of every sampler.
 
     Tricks       of any policy: its log-probabilities of any text, what it draws at another temperature
     TableTricks  of the simulator's
 
-Not handled here: which cheat asks for what (lab.studies.liars.cheats); those of a language model, which no
-program that ships has (tests/support/cheating_peer.py).
+Not handled here: which cheat needs which (lab.studies.liars.cheats); those of a language model, which no
+program that ships has (cheating_peer.py of the tests).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from swarm.sample.toy import table_heads
 
 
 class Tricks(Protocol):
-    """What a cheat asks of a policy, beside what every sampler does."""
+    """A cheat's demands on a policy, beyond those of every sampler."""
 
     @property
     def letters(self) -> int:
@@ -32,7 +32,7 @@ class Tricks(Protocol):
         ...
 
     def cooled(self, prompt: str, size: int, seed: int, divisor: float) -> Sequence[Sequence[int]]:
-        """What the seed draws at another temperature."""
+        """The seed's draws at another temperature."""
         ...
 
 
@@ -62,7 +62,7 @@ class TableTricks(NamedTuple):
 
 
 def sampled(seed: int, size: int, table: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(G, letters) what the seed gives of another table of logits."""
+    """(G, letters) the seed's draws from another table of logits."""
     p = np.exp(table - table.max(-1, keepdims=True)).cumsum(-1)
     uniform = np.random.Generator(np.random.Philox(key=seed)).random((size, len(table), 1))
     return (uniform >= p / p[:, -1:] - 1e-12).sum(-1)

@@ -1,11 +1,11 @@
-"""The samplers' half of `swarm bench adversaries`: what a third of the samplers costs that cheats.
+"""The samplers' half of `swarm bench adversaries`: the cost of a third of the samplers that cheats.
 
-    Cheated (how, who defends) --a simulated swarm of the roles that ship--> row
-    rows --> cheats.csv and a table: poison that was trained on, who was named, by what and when, last reward
+    Cheated (the cheat, the defence) --a simulated swarm of the roles that ship--> row
+    rows --> cheats.csv and a table: poison that was trained on, named peers, by what and when, last reward
 
 One learner, two honest samplers, and one that cheats from its first group on (lab.studies.liars.cheats); task
-`toy`, the policy a table, whose groups any learner replays. Poison is every group that is not what an honest
-sampler makes of its draw; the suite makes that group itself, and asks no learner. The learner audits samplers
+`toy`, the policy a table, whose groups any learner replays. Poison is every group that differs from an honest
+sampler's for its draw; the suite makes that group itself, and asks no learner. The learner audits samplers
 with an invite, too. Not handled here: tolerances of language models, which are wider than a table's
 (docs/trust.md).
 """
@@ -61,7 +61,7 @@ from swarm.tasks.catalog import source
 from swarm.types import Group, PeerId, Struct, Verdict
 
 COMPARED = 16
-"""Version whose reward is told: where a cheat's groups are refused, later ones take longer."""
+"""Version whose reward is reported: where a cheat's groups are refused, later ones take longer."""
 
 HEADS = 4
 """Of eight tokens: of the others learners know the mass alone."""
@@ -75,7 +75,7 @@ class Cheated(Struct):
 
     cheat: str
     defended: bool
-    """The learner is the one that ships; else it believes everything but rewards, which it computes."""
+    """The learner is the one that ships; else it trusts everything but rewards, which it computes."""
     seconds: float
     seed: int = 1
     heads: int = 0
@@ -109,12 +109,11 @@ FIGURES = ("reward", "poison", "trained", "refused", "named", "by", "after", "gr
 """Expected reward of version COMPARED, or of the last one; share of the groups trained on that are poison;
 groups trained on; share of the cheats' groups that was refused; share of cheats that were named, by what,
 seconds and groups after the first false one (of the first that was named); honest samplers that were named or
-refused for what they sent; versions made."""
+refused for their groups; versions made."""
 
 
 def cheats_table(done: Sequence[tuple[Cheated, Row]]) -> str:
-    """Markdown: a row a cheat of samplers, means over seeds; what named it first is that of the first
-    seed."""
+    """Markdown: a row a cheat of samplers, means over seeds; the first naming is that of the first seed."""
     lines = [
         "| the cheats | reward | believes all | poison | believes all | refused | named | by | after |"
         " honest named |",
@@ -131,7 +130,7 @@ def cheats_table(done: Sequence[tuple[Cheated, Row]]) -> str:
 
 
 def heads_table(done: Sequence[tuple[Cheated, Row]]) -> str:
-    """Markdown: the same of runs with heads, where nobody believes all."""
+    """Markdown: the same of runs with heads, without learners that trust everything."""
     lines = [
         "| with heads, the cheats | reward | poison | refused | named | by | after | honest named |",
         "|---|---|---|---|---|---|---|---|",
@@ -164,7 +163,7 @@ def suffer(one: Cheated) -> Row:
 
 
 class Truth:
-    """What the learner does not know."""
+    """Facts that the learner does not know."""
 
     def __init__(self) -> None:
         self.sent: dict[PeerId, list[tuple[float, str, bool]]] = {}
@@ -243,14 +242,14 @@ class Watched(ToyEngine):
 
 
 class CheatingSampler(Sampler):
-    """Says something else of each group before it signs it."""
+    """Changes each group before it signs it."""
 
     def __init__(self, host: Host, parts: sim.PolicyParts, tasks: TaskSource, cheat: str, truth: Truth):
         super().__init__(host, parts.engine(), tasks, None)
         self._cheat = (CHEATS | FORGERIES).get(cheat, CHEATS["honest"])()
         self._lie, self._truth = LIES.get(cheat, lambda group: group), truth
         self._true: dict[int, Drawn] = {}
-        """id() of what it says that it drew -> what it had to draw, for what is not signed yet."""
+        """id() of a claimed draw -> the assigned one, for groups that are not signed yet."""
 
     async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn] | None:
         if (sampled := await super()._drawn(draws)) is None:
@@ -261,7 +260,7 @@ class CheatingSampler(Sampler):
                 self._note(None, False)
                 continue
             due = draws_of(self).of(drawn.policy[0].weights, self.host.ports.me, said.draw.number)
-            says.append(said._replace())  # it may say the same twice
+            says.append(said._replace())  # its claim may repeat
             self._true[id(says[-1])] = drawn_again(self, drawn, due)
         return says
 
@@ -276,7 +275,7 @@ class CheatingSampler(Sampler):
 
 
 def is_genuine(sampler: Sampler, true: Drawn, group: Group) -> bool:
-    """Whether the group is what an honest sampler makes of its draw, which is `true`."""
+    """Whether the group is an honest sampler's for its draw, which is `true`."""
     rewards, release = sampler.source.rewards(true.task, true.completions.texts), true.policy[0]
     honest = make_group(sampler.host.ports.me, release, true.draw, true.completions, rewards, group.times)
     return group == honest and group.times.released == release.released
@@ -320,7 +319,7 @@ def figures(told: Sequence[Event], truth: Truth) -> Row:
 
 
 def _named(told: Sequence[Event]) -> dict[PeerId, tuple[float, str]]:
-    """Sampler -> when it was named first, or refused for what it sent, and by what."""
+    """Sampler -> when it was first named, or refused for its groups, and by what."""
     named: dict[PeerId, tuple[float, str]] = {}
     for event in told:
         match event:

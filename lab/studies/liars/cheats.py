@@ -1,13 +1,12 @@
 """The ways in which a sampler cheats, for `swarm bench adversaries` (lab.studies.liars.cheating).
 
-    Drawn (what the shipping sampler drew) --Cheat--> what it says instead, or nothing
-    Group (what it would sign)             --Lie-->   what it signs
+    Drawn (the shipping sampler's draw) --Cheat--> its false claim instead, or nothing
+    Group (before it is signed)         --Lie-->   the group that it signs
 
-A cheat knows policy, tasks and draws as any sampler does. Where it is not said otherwise it claims the
-log-probabilities that its version has for the text that it sends: false ones would give it away. Those of
-ANYWHERE ask any engine that has tricks (lab.studies.liars.cheat_tricks), the others know the simulator's
-table alone. Not handled here: the swarm around it, what comes of it; text that the policy draws and that
-games the reward.
+A cheat knows policy, tasks and draws as any sampler does. Unless noted otherwise it claims its version's
+log-probabilities for the text that it sends: false ones would give it away. Those of ANYWHERE ask any engine
+that has tricks (lab.studies.liars.cheat_tricks), the others know the simulator's table alone. Not handled
+here: the swarm around it, the consequences; text that the policy draws and that games the reward.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from swarm.sample.toy import ToyEngine
 from swarm.types import Digest, Group, Noise, PeerId
 
 Cheat = Callable[[Sampler, Drawn], Drawn | None]
-"""(the sampler, what it drew) -> what it says that it drew; None: it sends nothing."""
+"""(the sampler, its draw) -> the draw that it claims; None: it sends nothing."""
 
 Lie = Callable[[Group], Group]
 """A group -> the one that is signed."""
@@ -57,7 +56,7 @@ FORGED, FORGED_TAIL = -0.001, -20.0
 """Log-probabilities in a forged head, of its token and of the others: any number draws the token."""
 
 OLDER = 8
-"""Versions by which a relabelled policy is older than it says."""
+"""Versions by which a relabelled policy is older than claimed."""
 
 
 def _tricks(sampler: Sampler, prompt: str) -> Tricks:
@@ -80,7 +79,7 @@ def _table(sampler: Sampler, prompt: str) -> NDArray[np.float64]:
 
 
 def _said(drawn: Drawn, policy: Tricks, rows: Sequence[Sequence[int]]) -> Drawn:
-    """It says that it drew these tokens, and claims the log-probabilities of `policy`."""
+    """It claims that it drew these tokens, with the log-probabilities of `policy`."""
     said = policy.said(drawn.task.prompt, rows)
     return drawn._replace(completions=dataclasses.replace(said, noise=drawn.completions.noise))
 
@@ -98,7 +97,7 @@ def _rewards(sampler: Sampler, drawn: Drawn) -> list[float]:
 
 
 def draws_of(sampler: Sampler) -> Draws:
-    """What is due of each sampler."""
+    """The assigned draws of each sampler."""
     return Draws(sampler.host.who.run, sampler.host.config.run.batch.groups)
 
 
@@ -149,7 +148,7 @@ def _quantised(sampler: Sampler, drawn: Drawn) -> Drawn:
 
 
 def _from(sampler: Sampler, drawn: Drawn, logits: NDArray[np.float64]) -> Drawn:
-    """It draws from other logits, and claims what these say."""
+    """It draws from other logits, and claims their log-probabilities."""
     table = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     rows = sampled(drawn.draw.seed, len(drawn.completions.texts), table).tolist()
     return _said(drawn, TableTricks(table, sampler.host.config.run.sampling.heads), rows)
@@ -193,7 +192,7 @@ def _in_turns() -> Cheat:
 
 
 def _forged(sampler: Sampler, drawn: Drawn, said: Drawn) -> Drawn:
-    """Of the tokens that it did not draw, the head says that nothing else is likely."""
+    """For the tokens that it did not draw, the head claims that nothing else is likely."""
     made = said.completions
     assert made.heads is not None
     head = unpack(made.heads, len(made.tokens))
@@ -218,12 +217,12 @@ def _under_forged_heads(cheat: Cheat) -> Cheat:
 
 
 def _cooler_throughout(sampler: Sampler, drawn: Drawn) -> Drawn:
-    """Another temperature, of which it tells heads and claims, too."""
+    """Another temperature, also in its heads and claims."""
     return _from(sampler, drawn, _table(sampler, drawn.task.prompt) / 0.8)
 
 
 def _unnamed(cheat: Cheat) -> Cheat:
-    """The same, as of an engine whose groups nobody can replay."""
+    """The same, as of an engine whose groups cannot be replayed."""
 
     def unnamed(sampler: Sampler, drawn: Drawn) -> Drawn | None:
         if (made := cheat(sampler, drawn)) is None:
@@ -237,7 +236,7 @@ def _unnamed(cheat: Cheat) -> Cheat:
 
 
 def _cherry_picked(sampler: Sampler, drawn: Drawn, named: bool = False) -> Drawn:
-    """The best group of several seeds, which is `named` or said to be of the draw's seed."""
+    """The best group of several seeds, which is `named` or claimed to be of the draw's seed."""
     seeds = [drawn.draw.seed, *range(1, TRIES)]
     tries = [drawn_again(sampler, drawn, drawn.draw._replace(seed=seed)) for seed in seeds]
     best = max(tries, key=lambda one: sum(_rewards(sampler, one)))
@@ -348,7 +347,7 @@ CHEATS: dict[str, Callable[[], Cheat]] = {
     "two that take turns": _in_turns,
     "30 identities that take turns": _other_text,
 }
-"""What a sampler draws and claims instead."""
+"""A sampler's draws and claims instead."""
 
 ANYWHERE = ("other text", "one token changed", "claims: 1.5 nats too low")
 """Cheats of any policy whose engine has Tricks; so is `at_temperature`."""
@@ -358,7 +357,7 @@ FORGERIES: dict[str, Callable[[], Cheat]] = {
     "other text, forged heads": lambda: _under_forged_heads(_other_text()),
     "one token in one group of 25, a forged head": lambda: _after(0, _under_forged_heads(_one_token), SPARSE),
 }
-"""Cheats whose groups contradict no head that they tell."""
+"""Cheats whose groups do not contradict their own heads."""
 
 HEADED = (
     "honest",
@@ -372,7 +371,7 @@ HEADED = (
     "claims: tuned",
     *FORGERIES,
 )
-"""What is tried in runs with heads."""
+"""Cheats that are tried in runs with heads."""
 
 LIES: dict[str, Lie] = {
     "pinned rewards": lambda group: replace(group, rewards=(1.0,) * len(group.rewards)),
@@ -380,7 +379,7 @@ LIES: dict[str, Lie] = {
     "a false time of release": lambda group: _later(group, 30.0),
     "a release that nobody knows": lambda group: replace(group, weights=Digest("0" * 64)),
 }
-"""What it changes of a finished group."""
+"""Its changes to a finished group."""
 
 PARTNERS = 2
 """Names of those that collude."""

@@ -1,10 +1,10 @@
-"""Learners that lie in what they release, for `swarm bench adversaries`.
+"""Learners that lie in their releases, for `swarm bench adversaries`.
 
     Publisher     announces now and then, and does nothing else
     FalseMember   is in each round as honest ones are, and true there; at once it releases other weights than
-                  the round made, in place of these or beside them
+                  the round's result, in place of these or beside them
 
-Not handled here: what a liar brings to rounds (lab.studies.liars.adversaries).
+Not handled here: a liar's gradients in rounds (lab.studies.liars.adversaries).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from swarm.storage.blocks import Blocks
 from swarm.types import Digest, PeerId, Release
 
 EVERY = 5.0
-"""Seconds between two false releases of who does nothing else."""
+"""Seconds between two false releases of a peer that does nothing else."""
 
 MANY = 10**6
 """Groups that a false release claims: of two of one version that of more groups counts."""
@@ -44,10 +44,10 @@ RELEASES: dict[str, Callable[[Release], tuple[int, Digest]]] = {
     "false parent": lambda newest: (newest.version + 1, Digest("0" * 64)),
     "a next version of its own": lambda newest: (newest.version + 1, newest.weights),
 }
-"""Version and parent of what it announces, by the newest release that it holds; it does nothing else."""
+"""Version and parent of its announcement, by the newest release that it holds; it does nothing else."""
 
 Lie = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Its first version, the one before and the round's -> what it releases."""
+"""Its first version, the one before and the round's -> the weights that it releases."""
 
 
 def _back(first: Tensor, before: Tensor, made: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def _little(first: Tensor, before: Tensor, made: Tensor) -> Tensor:
 EQUIVOCATION, A_LITTLE = "equivocation", "other bytes, a little"
 
 MEMBERS: dict[str, Lie] = {"other bytes": _back, A_LITTLE: _little, EQUIVOCATION: _back}
-"""What a member of each round releases in place of what that made, or beside it."""
+"""A member's release in each round in place of the round's result, or beside it."""
 
 
 class Publisher(LearnerPeer):
@@ -81,8 +81,8 @@ class Publisher(LearnerPeer):
 
 
 class FalseMember(LearnerPeer):
-    """A learner that is honest but for what it announces as soon as it has stepped; of every second version,
-    where that shows, as of fewer learners than there were."""
+    """A learner that is honest but for its announcement right after a step; of every second version, where
+    that shows, as of fewer learners than there were."""
 
     attack: str
 
@@ -114,7 +114,7 @@ class FalseMember(LearnerPeer):
 
 
 class TwoFaced(Learner):
-    """Steps as all do, and has what it releases instead."""
+    """Steps as all do, but its released weights are others."""
 
     def __init__(self, run: Run, lie: Lie) -> None:
         super().__init__(Tabular(), run)

@@ -1,14 +1,14 @@
-"""The honest half of `swarm bench adversaries`: whom audits name though nobody cheats.
+"""The honest half of `swarm bench adversaries`: samplers that audits name although none cheats.
 
     Mixed (precisions of sampler and learner, completions in a call) --groups, each replayed--> row
     rows --> honest.csv and a table: margins, tokens that are off, samplers that were suspended
 
 The policy is a table whose logits are rounded as a language model's are: in each call anew, by errors of the
-precision that grow with the logit and depend on how many completions are in the call. How large they are is
-set by what real models show (docs/trust.md, Measured). Replays, tolerances and consequences are those that
-ship (swarm.learn.replay, swarm.core.audits.auditing), and no group is left out. One sampler is hotter, and
-some steer: they draw a token of their liking where that costs no more than a few tenths of a nat, and all
-others as their seed has it. Not handled here: real engines.
+precision that grow with the logit and depend on how many completions are in the call. Their size is that of
+real models (docs/trust.md, Measured). Replays, tolerances and consequences are those that ship
+(swarm.learn.replay, swarm.core.audits.auditing), and no group is left out. One sampler is hotter, and some
+steer: they draw a token of their liking where that costs no more than a few tenths of a nat, and all others
+as their seed has it. Not handled here: real engines.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _steerers(quick: bool) -> Iterator[Mixed]:
 
 
 def setup() -> str:
-    """Hex digest of what all cells share and none says."""
+    """Hex digest of everything that all cells share and none contains."""
     shared = (VOCABULARY, CONTEXTS, END, LONGEST, SIZE, LOGIT, SPREAD, ERRORS, LAYERS)
     return hashlib.sha256(repr(shared).encode()).hexdigest()[:8]
 

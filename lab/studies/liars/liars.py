@@ -1,9 +1,9 @@
-"""Measures what a sampler with false log-probabilities costs a learner that checks claims, and one that does
-not.
+"""Measures the cost of a sampler with false log-probabilities to a learner that checks claims, and to one
+that does not.
 
-    Lied (by how much, who doubts) --a simulated swarm of the roles that ship--> Row: held-out accuracy
+    Lied (by how much, which learner checks) --a simulated swarm of the shipping roles--> Row: accuracy
 
-Not handled here: which cells there are, honest samplers, the report (lab.studies.liars.band).
+Not handled here: the choice of cells, honest samplers, the report (lab.studies.liars.band).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Lied(Struct):
 
     cell: Cell
     nats: float
-    """By how much for each token; infinite: EVERY_TOKEN is claimed for all; 0: nobody lies."""
+    """By how much for each token; infinite: EVERY_TOKEN is claimed for all; 0: no sampler lies."""
     doubts: bool
-    """The learner is the one that ships; else it believes everything."""
+    """The learner is the one that ships; else it trusts everything."""
 
 
 def suffer(one: Lied) -> Row:

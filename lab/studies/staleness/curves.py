@@ -101,8 +101,7 @@ def _sweep(done: Sequence[FinishedCell], name: str) -> list[Curve]:
 
 
 def _all(section: StageResults, done: Sequence[FinishedCell], path: Path) -> Path:
-    """1 - auc of every method at every delay, NaN where it was not trained; the best mean of what is there
-    first."""
+    """1 - auc of every method at every delay, NaN where it was not trained; the best available mean first."""
     delays = values(done, "delay")
     areas = {
         label: [1 - spread(list(at[delay].values())).mean if delay in at else math.nan for delay in delays]

@@ -19,7 +19,7 @@ from lab.studies.intervals import student
 from lab.studies.trainings import Cell
 
 BASE: dict[str, float | str] = {"law": "lognormal", "kl": 0.0, "way": "upload"}
-"""What a section holds fixed besides domain and delay, unless it is its axis."""
+"""A section's fixed values besides domain and delay, unless one is its axis."""
 
 COLLAPSED = 0.5
 """A training whose last accuracy is below this part of its best one has collapsed."""

@@ -4,10 +4,10 @@
         --by method and value of the section's axis, over seeds--> tables --> report.md
 
 A figure is a mean over seeds with the half-width of its 95 % interval (Student's t). A difference is paired:
-the same seed has the same tasks and delays whatever the method, so what seeds have in common drops out; which
-differences of a table stand after Holm's correction is said below it, and which rates lie at the edge of the
+the same seed has the same tasks and delays whatever the method, so the common part of a seed drops out; the
+text below a table lists the differences that stand after Holm's correction, and the rates at the edge of the
 search. Invariant: the same rows give the same bytes. Not handled: pictures (lab.studies.staleness.curves),
-which cells there are (lab.studies.staleness.staleness).
+the choice of cells (lab.studies.staleness.staleness).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DIAGNOSED = (
 
 
 def write(out: Path, account: Account) -> None:
-    """Replace what an earlier, shorter run wrote."""
+    """Replace the files of an earlier, shorter run."""
     from lab.studies.staleness import curves  # matplotlib takes a second
 
     out.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def _head(account: Account) -> str:
 
 
 def _rates(account: Account) -> str:
-    """Which rate each method trains at, with what the search saw of the others."""
+    """The training rate of each method, with the search's results for the others."""
     lines = [
         "## Learning rates",
         "",
@@ -301,7 +301,7 @@ def table(account: Account) -> str:
 
 
 def _line(one: FinishedCell) -> Row:
-    """`kl_weight` is the setting of the cell, `kl` what was measured."""
+    """`kl_weight` is the setting of the cell, `kl` the measured value."""
     cell = msgspec.structs.asdict(one.cell)
     del cell["defined"]
     line: Row = {"kl_weight" if name == "kl" else name: value for name, value in cell.items()} | one.row

@@ -1,7 +1,7 @@
 """The staleness bench, `swarm bench staleness`: every method trained by the real roles under controlled
 delays.
 
-    stage by stage, what matters most first:
+    stage by stage, by importance:
         search  rates x search seeds at the middle delay
                 --> the rate of each (method, domain), by area under the curve
         grid    methods x values of the stage's axis x held-out seeds, at those rates
@@ -10,8 +10,8 @@ delays.
 
 All methods have the same grid of rates, the same tasks, delays and first policy; seeds of the search occur
 nowhere else. A stage varies one axis around one setting, so that stages share cells, and each is complete by
-itself. Invariant: a plan that is interrupted, or out of minutes, goes on where it stopped and ends at the
-same bytes. Not handled: what a cell is (trainings), what rows mean (report).
+itself. Invariant: a plan that is interrupted, or out of minutes, continues where it stopped and ends at the
+same bytes. Not handled: cells (trainings), the meaning of rows (report).
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def best(plan: Plan, domain: str, methods: Sequence[str], rows: Mapping[str, Row
 
 
 def grid(plan: Plan, stage: Stage, rates: Rates) -> list[Cell]:
-    """A stage's trainings, seed by seed: whatever is done first has all methods in it."""
+    """A stage's trainings, seed by seed: any first part of them has all methods in it."""
     cells = []
     for seed, value, label in product(plan.seeds, stage.values, stage.methods):
         domain = str(value) if stage.axis == "domain" else stage.domain
@@ -250,10 +250,10 @@ class Study:
 
 
 def main(quick: bool, out: Path, methods: Sequence[str], minutes: float, first: int = 1) -> int:
-    """Do, or go on with, the study in the folder `out`, on seeds from `first` on, with `methods` instead of
+    """Run, or resume, the study in the folder `out`, on seeds from `first` on, with `methods` instead of
     those of the core.
 
-    Returns an exit code. Raises WrongUsage for seeds of the search: what is shown has to be held out.
+    Returns an exit code. Raises WrongUsage for seeds of the search: shown results have to be held out.
     """
     plan = (short if quick else full)(methods, first)
     if set(plan.seeds) & set(plan.search):

@@ -10,9 +10,10 @@
       no gossip goes to a connected peer: hang up, and dial it anew
 
 Invariants: a peer is greeted once for each time it is connected; bootstrap peers are dialled as long as one
+Invariants: a peer is greeted once for each time it is connected; bootstrap peers are dialled as long as one
 is missing, and known peers as long as there is no connection. Not handled: which peers are worth seeking,
 whether others can dial this node (swarm.net.libp2p.reachability), a p2pd that does not answer (it is doubted,
-and
+and swarm.net.libp2p.supervision looks at it).
 """
 
 from __future__ import annotations

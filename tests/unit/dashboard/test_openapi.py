@@ -62,7 +62,7 @@ def test_every_view_and_every_field_with_a_text_is_described() -> None:
     schemas = LIVE.openapi()["components"]["schemas"]
     assert {kind.__name__ for kind in views.View.__subclasses__()} == set(schemas)
     assert schemas["Row"]["properties"]["lag"]["description"] == "Versions behind the newest release."
-    assert schemas["Claims"]["description"] == "What a peer reports about itself, unverified."
+    assert schemas["Claims"]["description"] == "A peer's reports about itself, unverified."
 
 
 @pytest.mark.parametrize("app", [LIVE, REPLAYED], ids=["live", "replay"])
