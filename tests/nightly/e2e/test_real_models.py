@@ -4,10 +4,12 @@ loaded again."""
 from pathlib import Path
 
 import pytest
-from served_models import loaded, settings
+from served_models import folder, loaded, settings
 from swarm_processes import started_swarm
 
 from swarm.learn.models import tiny
+
+__all__ = ["folder"]
 
 
 @pytest.mark.parametrize(("family", "training"), [("llama", "lora"), ("gemma3", "full"), ("qwen3", "qlora")])

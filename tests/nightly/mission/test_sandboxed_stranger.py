@@ -4,12 +4,14 @@ loaded again."""
 from pathlib import Path
 
 import pytest
-from served_models import loaded, settings
+from served_models import folder, loaded, settings
 from swarm_processes import started_swarm, swarm
 
 from swarm import events
 from swarm.learn.models import tiny
 from swarm.tasks.workers import sandbox
+
+__all__ = ["folder"]
 
 
 @pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing() or "it works")

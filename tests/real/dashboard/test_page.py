@@ -13,7 +13,7 @@ from functools import cache
 
 import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, released, still, story, who
-from dashboards import INVITE, PATIENCE, Play, census, listen, look, past, served
+from dashboards import INVITE, PATIENCE, Play, census, listen, look, past, play, served
 from made_up_swarm import START, Swarm
 from msgspec.structs import replace
 from playwright.async_api import Browser, Page, Response, Route, ViewportSize, expect
@@ -28,6 +28,8 @@ from swarm.membership.identity import human_name
 from swarm.protocol import Role
 from swarm.settings.config import Run
 from swarm.types import Lag, PeerId
+
+__all__ = ["play"]
 
 SECTIONS = ("now", "wrong", "staleness", "learning", "network", "peers", "samples", "events", "invite")
 CURVES = 12

@@ -11,6 +11,7 @@ from random import Random
 import msgspec
 import pytest
 from nouns import beat
+from private_labs import lab
 from still_host import still_host
 
 from peers import cli
@@ -34,6 +35,8 @@ from swarm.settings.config import Config, DelayLaw, Run
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId
+
+__all__ = ["lab"]
 
 OWNER = invite.keyring(bytes(range(32)))
 SEED, LEARNER = PeerId("seed"), PeerId("learner")

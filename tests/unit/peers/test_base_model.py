@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
-from model_hub import COMMIT, UNWANTED, Hub, point, served
+from model_hub import COMMIT, UNWANTED, Hub, folder, point, served
 from msgspec.structs import replace
 
 from peers.build import new_run, run_folder
@@ -25,6 +25,8 @@ from swarm.sample.hf import HfEngine
 from swarm.settings.config import Config, EngineSettings, Model, Optimizer, Peer, Run, Sampling
 from swarm.storage.image import in_memory
 from swarm.storage.weights import Weights
+
+__all__ = ["folder"]
 
 
 @pytest.fixture
