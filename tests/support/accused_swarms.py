@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_accused_swarm.py."""
+"""A replay that accuses honest samplers: every token is far off."""
 
 from __future__ import annotations
 

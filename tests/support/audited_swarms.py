@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_audited_swarm.py."""
+"""A simulated swarm with one sampler that cheats, and the cheat: text of another policy."""
 
 from __future__ import annotations
 

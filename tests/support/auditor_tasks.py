@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_auditor_swarm.py."""
+"""Tasks whose rewards cost nothing, for an auditor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_broken_rounds.py."""
+"""Averagers whose rounds break, or are recorded, and the check that each version has one release."""
 
 from __future__ import annotations
 

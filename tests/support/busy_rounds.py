@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_releases_beside_rounds.py."""
+"""The share of time that a learner computes, and learners whose steps differ by a bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_page.py."""
+"""A dashboard that Chromium opens, with a journal of a swarm behind it."""
 
 from __future__ import annotations
 

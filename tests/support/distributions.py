@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_distribution.py."""
+"""Builds the wheel and the source archive as a user's pip does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_disturbed_fetches.py."""
+"""Fetches over lines of a given speed."""
 
 from __future__ import annotations
 

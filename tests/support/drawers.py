@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_blocks.py."""
+"""The dashboard's table of peers and the drawer of one."""
 
 from __future__ import annotations
 

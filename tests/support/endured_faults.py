@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_random_faults.py."""
+"""Plans of faults for a swarm of processes, and what must hold after them."""
 
 from __future__ import annotations
 

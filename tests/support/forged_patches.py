@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_patches.py."""
+"""Patches that no honest learner makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_invitations.py."""
+"""Peers in memory that meet each other by invites."""
 
 from __future__ import annotations
 

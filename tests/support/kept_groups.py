@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_kept_groups.py."""
+"""Learners with groups that they have kept: what is in their logs and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_missing_releases.py."""
+"""Publishers that announce releases which they do not have."""
 
 from __future__ import annotations
 

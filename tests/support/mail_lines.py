@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_mail_slots.py."""
+"""Streams between peers of one process, for mail without a network."""
 
 from __future__ import annotations
 

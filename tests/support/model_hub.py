@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_base_model.py."""
+"""A model hub on loopback."""
 
 from __future__ import annotations
 

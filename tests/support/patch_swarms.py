@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_patch_ladder.py."""
+"""A swarm in memory whose versions are patches of each other."""
 
 from __future__ import annotations
 

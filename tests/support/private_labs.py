@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_membership_renewal.py."""
+"""The folder of a private run with its owner: the fixture `lab`."""
 
 from __future__ import annotations
 

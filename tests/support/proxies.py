@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_proxy.py."""
+"""A dashboard behind a proxy."""
 
 from __future__ import annotations
 

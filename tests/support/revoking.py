@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_revoke.py."""
+"""Peers of a private run that are revoked and meet again."""
 
 from __future__ import annotations
 

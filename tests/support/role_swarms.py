@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_roles_swarm.py."""
+"""Scenarios in which the roles that ship learn a table, and the events of one that was played."""
 
 from __future__ import annotations
 

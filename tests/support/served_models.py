@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_real_models.py."""
+"""A run of a real model with reward code of its own."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_status_line.py."""
+"""A sampler in memory, for the line of status that it prints."""
 
 from random import Random
 

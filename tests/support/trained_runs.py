@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_tracking.py."""
+"""A run folder that has trained and was judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_unequal_learners.py."""
+"""A scenario of learners of unequal speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Used by tests of several files: see test_next_versions.py."""
+"""The names of honest and of lying learners."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A thousand swarms against faults at random, each script that failed once, and defects that the nemesis finds
-when they are put back."""
+"""A thousand swarms against faults at random, each script that failed once, and defects that the nemesis
+finds when they are put back."""
 
 from __future__ import annotations
 
