@@ -64,8 +64,8 @@ test: $(STAMP) chromium namespaces sandbox  ## tests/unit, tests/sim and tests/r
 test-fast: $(STAMP)  ## tests/unit: what is decided, written, folded and learned; no swarm, no process
 	$(PYTEST) $(QUICK) tests/unit $(ARGS)
 
-test-mission: $(STAMP) namespaces sandbox  ## whole swarms of processes: a run to its end, resuming, private runs, a sandbox, a one-way network, faults
-	$(PYTEST) $(PARALLEL) tests/nightly/mission $(ARGS)
+test-mission: $(STAMP) namespaces sandbox  ## whole swarms of processes: a run to its end, resuming, private runs, a sandbox, a one-way network, faults; test-wheel and test-install
+	$(PYTEST) $(PARALLEL) tests/nightly/mission tests/nightly/wheel tests/nightly/install $(ARGS)
 
 test-nightly: .venv/.bench chromium namespaces sandbox  ## everything longer: the mission, 1,000 simulated swarms against faults, wheel, objectives against TRL's
 	$(PYTEST) -m "nightly and not gpu and not vllm" --ignore tests/nightly/faults $(ARGS)
