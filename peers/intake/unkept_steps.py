@@ -3,9 +3,10 @@
     a learner's disk refuses a step -> service `unkept`: all that it lacks, before the release of that step
     a learner takes a release       -> service `trained`: the groups in it and in those before it
 
-So a learner that dies before its disk takes the steps learns of them from the source of the releases that
-contain them. Bounded: a seed keeps the last report of each of the last LEARNERS learners. Not handled here:
-the groups' further handling (peers.learner.trained_groups).
+So a learner that dies before its disk takes the steps learns of them when it has loaded a release. Which
+release a step made is for the learner to find: a seed may not have received it yet. Bounded: a seed keeps the
+last report of each of the last LEARNERS learners. Not handled here: the groups' further handling
+(peers.learner.trained_groups).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from peers.runtime.host import Host
-from swarm.core.agreement.trained import named
 from swarm.frames import wire
 from swarm.limits import FRAME_LIMIT, remember
 from swarm.net.ports import Refused, read_question
@@ -47,9 +47,8 @@ class UnkeptSteps:
     async def _tell(self, sender: PeerId, question: bytes) -> bytes:
         since = read_question(question, TrainedQuery).since
         self._check(sender)
-        every = (step for its in self._steps.values() for step in its if step.version >= since)
-        made = named(every, self._host.releases.announced()).values()
-        return wire.encode(TrainedSteps(steps=newest(sorted(made, key=lambda step: step.version))))
+        steps = [step for its in self._steps.values() for step in its if step.version >= since]
+        return wire.encode(TrainedSteps(steps=newest(sorted(steps, key=lambda step: step.version))))
 
     def _check(self, sender: PeerId) -> None:
         if sender not in self._host.roster.learners():

@@ -30,7 +30,7 @@ from peers.learner.checkpoints import Progress
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.agreement.lineage import Point
-from swarm.core.agreement.trained import Policy, TrainedLedger, mark, marks_of
+from swarm.core.agreement.trained import Policy, TrainedLedger, mark, marks_of, named
 from swarm.core.intake.admission import REMEMBERED
 from swarm.core.intake.batcher import Waiting
 from swarm.frames import wire
@@ -47,6 +47,10 @@ SEGMENT_BYTES = 8 << 20
 
 REMEMBERED_BYTES = 64 << 20
 """Trained groups that are remembered, in bytes, for the case that their steps are lost."""
+
+REPORT_AGAIN = 1.0
+"""Seconds between reports of steps that the disk refused, to seeds that have not answered: a learner that
+dies meanwhile trains their groups again."""
 
 ASKED = 3.0
 """Seconds for another learner to report its trained steps: a learner that syncs waits for it."""
@@ -84,6 +88,8 @@ class TrainedGroups:
         self._stepped_bytes = 0
         self._unkept: tuple[TrainedStep, ...] = ()
         """My steps that the disk does not have."""
+        self._reported = set[tuple[PeerId, int]]()
+        """Seeds, each with its incarnation, that have all of these."""
         self._last = set[bytes]()  # marks of my groups in my last step
         self._follows = False
         """My policy is what my last step made."""
@@ -126,6 +132,7 @@ class TrainedGroups:
         async with asyncio.TaskGroup() as tasks:
             for log in (self._steps, self._groups):
                 tasks.create_task(log.run())
+            tasks.create_task(self._report_again())
 
     async def _read(self, log: GroupLog, kind: type[T]) -> list[tuple[int, T]]:
         found: list[tuple[int, T]] = []
@@ -212,7 +219,8 @@ class TrainedGroups:
         record, place = wire.encode(KeptStep(step=step, follows=follows)), partial(self._place_step, step)
         if not await self._steps.keep(record, placed=place) and self._steps.refused:
             self._unkept = newest((*self._unkept, step))
-            await self._tell_seeds()
+            self._reported.clear()
+            await self._report_unkept()
         self._remember(mine)
         return step
 
@@ -398,16 +406,18 @@ class TrainedGroups:
         if self._found:  # the disk may have refused steps with these
             since |= dict.fromkeys(self._seeds(), 0)
         told = await asyncio.gather(*map(self._ask, since, since.values()))  # rounds wait for the slowest
-        steps = (step for its in told for step in its or () if step.version <= policy.version)
-        self._ledger.hear(steps)  # steps beyond this policy are not in it
+        steps = [step for its in told for step in its or () if step.version <= policy.version]
+        unnamed = (step for step in steps if not step.weights)  # a seed has no names for them
+        self._ledger.hear((*steps, *named(unnamed, self._host.releases.announced()).values()))
         now = frozenset(self._ledger.line(policy)[0])
         self._told |= {peer: now for peer, steps in zip(others, told, strict=False) if steps is not None}
 
     def _others(self) -> set[PeerId]:
         return {*self._host.roster.learners()} - {self._host.ports.me}
 
-    def _seeds(self) -> list[PeerId]:
-        return [peer for peer, beat in self._host.roster if beat.role is Role.SEED]
+    def _seeds(self) -> dict[PeerId, int]:
+        """Each with its incarnation."""
+        return {peer: beat.incarnation for peer, beat in self._host.roster if beat.role is Role.SEED}
 
     def _since(self, peer: PeerId, policy: Policy, line: set[Point], gaps: set[Point]) -> int:
         """The version from whose step on a learner is asked."""
@@ -415,14 +425,27 @@ class TrainedGroups:
         new = min((version for version, _ in line - told), default=policy.version)
         return max(0, new - 1) if gaps <= told else 0
 
-    async def _tell_seeds(self) -> None:
-        """Report steps that the disk refused to the seeds: the next life of this learner asks them."""
-        steps = wire.encode(TrainedSteps(steps=self._unkept))
-        await asyncio.gather(*(self._tell_seed(seed, steps) for seed in self._seeds()))
+    async def _report_again(self) -> None:
+        """Report to seeds that were cut off or have restarted, until cancelled."""
+        while True:
+            await self._host.ports.clock.sleep(REPORT_AGAIN)
+            if self._unkept:
+                await self._report_unkept()
 
-    async def _tell_seed(self, seed: PeerId, steps: bytes) -> None:
-        with contextlib.suppress(NetError):  # as without a seed: the disk's own fault was reported
-            await self._host.ports.mail.send(seed, Service.UNKEPT, steps, ASKED)
+    async def _report_unkept(self) -> None:
+        """Report steps that the disk refused to the seeds that lack them: the next life of this learner asks
+        them."""
+        steps = self._unkept
+        report = partial(self._report, steps, wire.encode(TrainedSteps(steps=steps)))
+        await asyncio.gather(*(report(*seed) for seed in self._seeds().items() - self._reported))
+
+    async def _report(
+        self, steps: Sequence[TrainedStep], message: bytes, seed: PeerId, incarnation: int
+    ) -> None:
+        with contextlib.suppress(NetError):  # asked again soon; the disk's own fault was reported
+            await self._host.ports.mail.send(seed, Service.UNKEPT, message, ASKED)
+            if steps is self._unkept:
+                self._reported.add((seed, incarnation))
 
     async def _ask(self, learner: PeerId, since: int) -> Sequence[TrainedStep] | None:
         """The steps that a learner reports; None where it does not answer."""

@@ -19,6 +19,9 @@ from swarm.sim.nemesis import Plan
 from swarm.sim.scenario import Fault
 from swarm.storage.record_log import RecordLog
 
+CUT_OFF = ("learner-1", "sampler-1")
+THE_OTHERS = ("evaluator-0", "learner-0", "sampler-0", "seed-0")
+
 
 @cache
 def tried(seed: int) -> Trial:
@@ -33,6 +36,23 @@ def test_after_any_faults_the_swarm_goes_on(seed: int) -> None:
 
 def test_groups_that_a_full_disk_refused_are_trained_once() -> None:
     assert not failed(try_plan(FULL_AND_KILLED[1]))
+
+
+CUT_OFF_FULL_AND_KILLED = Plan(
+    seed=402,
+    peers={"seed": 1, "learner": 2, "sampler": 2, "evaluator": 1},
+    faults=(
+        Fault(at=9.6, fault="partition", between=(CUT_OFF, THE_OTHERS)),
+        Fault(at=15.9, fault="full", peer="learner-1", seconds=6.0),
+        Fault(at=18.0, fault="repair", between=(CUT_OFF, THE_OTHERS)),
+        Fault(at=21.0, fault="bounce", peer="learner-1", down=1.6),
+    ),
+)
+"""A learner steps alone while no seed is in reach and its disk is full, and dies soon after it is back."""
+
+
+def test_a_seed_that_was_cut_off_learns_of_steps_that_a_disk_refused() -> None:
+    assert not failed(try_plan(CUT_OFF_FULL_AND_KILLED))
 
 
 # --- it has teeth -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Steps that a learner's disk refused are known at a seed, by the releases that they made."""
+"""Steps that a learner's disk refused are known at a seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
-from nouns import beat, release
+from nouns import beat
 from still_host import still_host
 
 from peers.intake import unkept_steps
@@ -40,11 +40,6 @@ def at_a_seed(body: Callable[[UnkeptSteps], Awaitable[None]]) -> None:
             host = still_host(network, "seed-0", Role.SEED)
             for peer, role in ((ONE, Role.LEARNER), (OTHER, Role.LEARNER), (SAMPLER, Role.SAMPLER)):
                 host.roster.hear(peer, beat(name=peer, role=role), host.now())
-            for version in range(1, 9):
-                made = release(
-                    version=version, weights=digest(version), parent=digest(version - 1), publisher=ONE
-                )
-                host.releases.candidates.hear(made, b"sealed")
             await body(UnkeptSteps(host))
 
     run(live())
@@ -59,13 +54,10 @@ def said(*steps: TrainedStep) -> bytes:
     return wire.encode(TrainedSteps(steps=steps))
 
 
-def test_a_seed_tells_which_groups_a_release_is_made_of() -> None:
+def test_a_seed_reports_the_last_steps_that_a_disk_refused() -> None:
     async def body(seed: UnkeptSteps) -> None:
         await seed._take(ONE, said(step(2), step(3)))
-        found = await told(seed)
-        assert [(one.version, one.weights, one.groups) for one in found] == [
-            (version, digest(version), step(version).groups) for version in (2, 3)
-        ]
+        assert await told(seed) == [step(2), step(3)]
         assert [one.version for one in await told(seed, since=3)] == [3]
         await seed._take(ONE, said(step(5)))
         assert [one.version for one in await told(seed)] == [5], "the disk has the others by now"
