@@ -22,7 +22,7 @@ function later(key, draw) {
   timer ||= setTimeout(next);
 }
 
-const unseen = new Map(); // what nobody scrolled to yet: drawn at last when the page is printed
+const unseen = new Map(); // what nobody scrolled to yet: drawn at last when the dashboard is printed
 addEventListener("beforeprint", () => unseen.forEach((draw) => draw()));
 
 function next() {
@@ -179,7 +179,7 @@ function short(value) {
 
 // --- pictures ---
 
-// Draw plots with their titles on one sheet in the page's colours and hand it over as a file.
+// Draw plots with their titles on one sheet in the dashboard's colours and hand it over as a file.
 export function save(plots, name) {
   const columns = Math.min(plots.length, 3);
   const [wide, tall] = [Math.max(...plots.map(({ chart }) => chart.width)) + 32, Math.max(...plots.map(({ chart }) => chart.height)) + 58];

@@ -42,7 +42,7 @@ async def served(path: str = "", hosts: Sequence[str] = ()) -> AsyncIterator[Ser
 
 
 async def works_in_whole(context: BrowserContext, url: str, feed: Feed) -> None:
-    """Look at all of the page at `url`; a version that is released meanwhile appears."""
+    """Look at all of the dashboard at `url`; a version that is released meanwhile appears."""
     page = await context.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
