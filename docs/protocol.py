@@ -193,7 +193,8 @@ def names(kind: str, rows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
+    line, *lines = (f"| {' | '.join(row)} |" for row in (head, *rows))
+    return "\n".join((line, "|" + "---|" * len(head), *lines))
 
 
 def code(name: str) -> str:
