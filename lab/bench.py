@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from lab.figures.table import Figure, Gap, Line, Machine, Results, Unmeasured
+from lab.figures.table import Conditions, Figure, Gap, Line, Results, Unmeasured
 from peers.errors import CANNOT, DONE, UserError, WrongUsage
 from peers.runtime import signals
 from swarm.processes.processors import processors
@@ -90,7 +90,7 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
     lines: list[Line] = []
     for name in names or [name for name in ROWS if name not in LONG]:
         lines += measure(name)
-    machine = Machine(
+    machine = Conditions(
         cores=processors(),
         load=round(load, 2),
         seconds=round(time.monotonic() - began, 1),

@@ -49,7 +49,7 @@ LINE = re.compile(r":\d+\)$")
 Stack = tuple[str, ...]
 
 
-class Process(NamedTuple):
+class ProfiledProcess(NamedTuple):
     name: str
     cpu: float
     """Seconds."""
@@ -75,7 +75,7 @@ class Tree:
         return 1 + max((call.depth() for call in self.calls.values()), default=0)
 
 
-def record(pid: int, seconds: int, scratch: Path) -> list[Process]:
+def record(pid: int, seconds: int, scratch: Path) -> list[ProfiledProcess]:
     """Watch a process and all below it. Raises Unmeasured."""
     beside = Path(sys.executable).with_name("py-spy")
     if (spy := str(beside) if beside.exists() else shutil.which("py-spy")) is None:
@@ -90,7 +90,7 @@ def record(pid: int, seconds: int, scratch: Path) -> list[Process]:
     stacks = read(raw.read_text().splitlines())
     began = {one: spent.seconds for one, spent in before.items()}
     return [
-        Process(spent.name, spent.seconds - began.get(one, 0.0), stacks.get(one, {}))
+        ProfiledProcess(spent.name, spent.seconds - began.get(one, 0.0), stacks.get(one, {}))
         for one, spent in after.items()
     ]
 
@@ -112,7 +112,7 @@ def read(lines: Iterable[str]) -> dict[int, dict[Stack, int]]:
     return found
 
 
-def tree(processes: Iterable[Process]) -> Tree:
+def tree(processes: Iterable[ProfiledProcess]) -> Tree:
     root = Tree()
     for process in processes:
         if not (seen := sum(process.stacks.values())):
@@ -122,7 +122,7 @@ def tree(processes: Iterable[Process]) -> Tree:
     return root
 
 
-def draw(path: Path, title: str, processes: Iterable[Process], seconds: float) -> Path:
+def draw(path: Path, title: str, processes: Iterable[ProfiledProcess], seconds: float) -> Path:
     """`seconds`: how long they were watched."""
     root = tree(processes)
     height = (root.depth() + 2) * ROW

@@ -10,7 +10,7 @@
       CannotHere      3            also IdentityError, NoSandbox, PortTaken, DashboardPortTaken,
                                    PermissionError, a full disk, too many open files or threads, no memory
                                    left, an import of an extra that is not installed
-      Unreached       4            also Unreachable at the start
+      NoPeerAnswers   4            also Unreachable at the start
       Refusal         5            also InviteError
     Interrupted       128 + n    a signal, after leaving
     anything else     1          our bug: the traceback is written to the state folder and its path is printed
@@ -59,7 +59,7 @@ class CannotHere(UserError):
     code = CANNOT
 
 
-class Unreached(UserError):
+class NoPeerAnswers(UserError):
     """No peer of the run answers."""
 
     code = UNREACHED
@@ -200,7 +200,7 @@ def _lacks(error: BaseException) -> int | None:
 
 def raised(code: int, sentence: str) -> UserError:
     """Rebuild an error that `explain` described in another process."""
-    kinds = (WrongUsage, CannotHere, Unreached, Refusal)
+    kinds = (WrongUsage, CannotHere, NoPeerAnswers, Refusal)
     return next(kind for kind in kinds if kind.code == code)(sentence)
 
 
@@ -213,10 +213,10 @@ def _innermost(error: BaseException) -> BaseException:
 
 def guarded(program: Callable[[], int]) -> int:
     """Run a command: every exception becomes an exit code and a sentence on stderr. Output contains no
-    control sequences of others: see `Plain`."""
+    control sequences of others: see `PrintableStream`."""
     _open_standard_streams()
     whole = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, Plain(stream)) for stream in whole)
+    sys.stdout, sys.stderr = (cast(TextIO, PrintableStream(stream)) for stream in whole)
     try:
         return _guarded(program)
     finally:
@@ -244,7 +244,7 @@ def _guarded(program: Callable[[], int]) -> int:
         return code
 
 
-class Plain:
+class PrintableStream:
     """A standard stream that prints everything as visible text: paths, names, settings and errors may come
     from other peers, and messages of libraries repeat them. `drawn` is for drawings of our own."""
 
@@ -267,7 +267,7 @@ class Plain:
 
 def drawn(stream: TextIO) -> TextIO:
     """The stream for escape sequences of our own. The caller has cleaned all text from other peers."""
-    return stream.whole if isinstance(stream, Plain) else stream
+    return stream.whole if isinstance(stream, PrintableStream) else stream
 
 
 def _open_standard_streams() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pkgutil import resolve_name
 from typing import Any
 
-from swarm.protocol import ROLES, Policy, Role
+from swarm.protocol import ROLES, PolicyUse, Role
 from swarm.settings.config import Run
 
 SITE_LEARNER = "peers.learner.sites:SiteLearnerPeer"
@@ -15,5 +15,5 @@ SITE_LEARNER = "peers.learner.sites:SiteLearnerPeer"
 def program_of(role: Role, run: Run) -> Any:
     """The class whose `run` method carries out the role."""
     row = ROLES[role]
-    sites = row.policy is Policy.TRAINED and run.averaging.mode == "sites"
+    sites = row.policy is PolicyUse.TRAINED and run.averaging.mode == "sites"
     return resolve_name(SITE_LEARNER if sites else row.program)

@@ -166,7 +166,7 @@ class Role(StrEnum):
     AUDITOR = "auditor"
 
 
-class Policy(StrEnum):
+class PolicyUse(StrEnum):
     """A role's use of the policy, which decides the arguments of its program."""
 
     TRAINED = "trained"
@@ -186,7 +186,7 @@ class Policy(StrEnum):
 class RoleRow(NamedTuple):
     program: str
     """`module:class` whose `run` is the role. A name, since the library does not import the programs."""
-    policy: Policy
+    policy: PolicyUse
     member: bool = False
     """Whether it needs a membership in a public run too: others act on its messages."""
     joins: bool = False
@@ -202,17 +202,19 @@ class RoleRow(NamedTuple):
 
 ROLES: Mapping[Role, RoleRow] = {
     Role.LEARNER: RoleRow(
-        "peers.learner.learner:LearnerPeer", Policy.TRAINED, member=True, joins=True, posts=True, asked=0
+        "peers.learner.learner:LearnerPeer", PolicyUse.TRAINED, member=True, joins=True, posts=True, asked=0
     ),
     Role.SAMPLER: RoleRow(
-        "peers.sampler.sampler:Sampler", Policy.SAMPLED, joins=True, heartbeat=Topic.BEAT_SAMPLER
+        "peers.sampler.sampler:Sampler", PolicyUse.SAMPLED, joins=True, heartbeat=Topic.BEAT_SAMPLER
     ),
     Role.EVALUATOR: RoleRow(
-        "peers.evaluator:Evaluator", Policy.USED, member=True, joins=True, posts=True, asked=2
+        "peers.evaluator:Evaluator", PolicyUse.USED, member=True, joins=True, posts=True, asked=2
     ),
-    Role.AUDITOR: RoleRow("peers.audits.auditor_peer:AuditorPeer", Policy.REPLAYED, member=True, joins=True),
-    Role.SEED: RoleRow("peers.seed:Seed", Policy.KEPT, member=True, observes=True, posts=True, asked=1),
-    Role.OBSERVER: RoleRow("peers.observer:Observer", Policy.UNUSED, observes=True),
+    Role.AUDITOR: RoleRow(
+        "peers.audits.auditor_peer:AuditorPeer", PolicyUse.REPLAYED, member=True, joins=True
+    ),
+    Role.SEED: RoleRow("peers.seed:Seed", PolicyUse.KEPT, member=True, observes=True, posts=True, asked=1),
+    Role.OBSERVER: RoleRow("peers.observer:Observer", PolicyUse.UNUSED, observes=True),
 }
 """In the order of the dashboard."""
 

@@ -19,11 +19,13 @@ from dashboard.views import Causes, Claims, FetchView, Row, Status
 from swarm.core.beat_pace import granted
 from swarm.limits import SLOWEST
 from swarm.membership.identity import human_name
-from swarm.protocol import ROLES, Phase, Policy, Role
+from swarm.protocol import ROLES, Phase, PolicyUse, Role
 from swarm.types import Beat, Fetching, Link, PeerId, Verdict
 
 MOVING = frozenset(
-    role for role, row in ROLES.items() if row.policy in (Policy.TRAINED, Policy.SAMPLED, Policy.USED)
+    role
+    for role, row in ROLES.items()
+    if row.policy in (PolicyUse.TRAINED, PolicyUse.SAMPLED, PolicyUse.USED)
 )
 """Roles that use the policy, so that a version lag means something."""
 

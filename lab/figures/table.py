@@ -101,7 +101,7 @@ class Gap(Struct, tag="gap"):
 Line = Figure | Gap
 
 
-class Machine(Struct):
+class Conditions(Struct):
     """Where and when the figures were taken."""
 
     cores: int
@@ -126,11 +126,11 @@ class Machine(Struct):
 class Results(Struct):
     """The table as JSON, as `swarm bench --json` prints it."""
 
-    machine: Machine
+    machine: Conditions
     figures: list[Line]
 
 
-def show(lines: Sequence[Line], machine: Machine, console: Console) -> None:
+def show(lines: Sequence[Line], machine: Conditions, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for head, side in (
         ("row", "left"),
@@ -178,7 +178,7 @@ def number(value: float) -> str:
     return f"{value:.3f}" if abs(value) >= 1e-3 or not value else f"{value:.1e}"
 
 
-def as_json(lines: Sequence[Line], machine: Machine) -> str:
+def as_json(lines: Sequence[Line], machine: Conditions) -> str:
     rows: list[dict[str, Any]] = []
     for line in lines:
         row = msgspec.to_builtins(line)

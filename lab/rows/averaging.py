@@ -56,7 +56,9 @@ def large(say: Say) -> list[Figure]:
     return measure(say, LARGE, row="averaging-100M")
 
 
-def _compare(say: Say, row: str, kinds: Sequence[Kind], count: int, numel: int, rounds: int) -> list[Figure]:
+def _compare(
+    say: Say, row: str, kinds: Sequence[LearnerKind], count: int, numel: int, rounds: int
+) -> list[Figure]:
     spent: list[list[tuple[float, float]]] = []
     with ExitStack() as stack:
         for kind in kinds:
@@ -76,7 +78,7 @@ def _compare(say: Say, row: str, kinds: Sequence[Kind], count: int, numel: int, 
     ]
 
 
-def _taken(kind: Kind) -> tuple[float, float]:
+def _taken(kind: LearnerKind) -> tuple[float, float]:
     """A round's seconds, and CPU seconds of all its members' processes, those of lost rounds before it left
     out. Raises Unmeasured when rounds go on failing."""
     why: Exception | None = None
@@ -93,7 +95,7 @@ Turns = tuple[tuple[float, ...], ...]
 """Seconds of each round, CPU seconds of each."""
 
 
-def _against(row: str, what: str, ours: Kind, kind: Kind, mine: Turns, theirs: Turns) -> Figure:
+def _against(row: str, what: str, ours: LearnerKind, kind: LearnerKind, mine: Turns, theirs: Turns) -> Figure:
     (seconds, cpu), (other, other_cpu) = mine, theirs
     return Figure.of_turns(
         seconds,
@@ -113,7 +115,7 @@ class LostRound(Exception):
     """Not all had the mean; the message has the members' answers."""
 
 
-class Kind(ABC):
+class LearnerKind(ABC):
     """Learners of one kind, of which the first `active` take part."""
 
     name: str
@@ -166,7 +168,7 @@ class Kind(ABC):
         raise LostRound(answers)
 
 
-class Ours(Kind):
+class Ours(LearnerKind):
     name = "ours"
     _version = 0
 
@@ -188,14 +190,14 @@ class Ours(Kind):
         ]
 
 
-class Stock(Kind):
+class Stock(LearnerKind):
     name = "bare hivemind"
 
     def start(self, bootstrap: Sequence[str]) -> Partner:
         return Partner("lab.processes.baseline_hivemind", {"bootstrap": list(bootstrap)})
 
 
-class Plain(Kind):
+class Plain(LearnerKind):
     name = "plain TCP"
 
     def start(self, bootstrap: Sequence[str]) -> Partner:

@@ -16,11 +16,11 @@ from statistics import quantiles
 
 from lab.figures.table import TOO_MANY, Figure, Say
 from lab.swarms.fault_trials import Report, Trial, Trials
-from lab.swarms.faults import PARTS, Fault
+from lab.swarms.faults import PARTS, ProcessFault
 from lab.swarms.local_swarm import Place
 from lab.swarms.restarted_swarm import RestartedSwarm
 from lab.swarms.shaped_lines import ShapedLines
-from swarm.core.group_accounts import Audit
+from swarm.core.group_accounts import JournalAudit
 from swarm.protocol import Role
 
 SETTINGS = ("run.batch.groups=8", "run.release.checkpoint_every=2")
@@ -88,14 +88,14 @@ def _anywhere() -> Place:
 
 def _lasting(
     plan: Plan, rng: random.Random, peers: Sequence[str], lines: bool, disks: bool
-) -> Iterator[Fault]:
+) -> Iterator[ProcessFault]:
     for seconds in plan.stops:
-        yield Fault("stop", rng.choice(peers), rng.choice(PARTS), seconds)
+        yield ProcessFault("stop", rng.choice(peers), rng.choice(PARTS), seconds)
     for seconds in plan.parts if lines else ():
-        yield Fault("part", rng.choice(peers), "line", seconds)
-        yield Fault("part", "learner-1", "line", seconds, ("sampler-1",))
+        yield ProcessFault("part", rng.choice(peers), "line", seconds)
+        yield ProcessFault("part", "learner-1", "line", seconds, ("sampler-1",))
     for role in plan.fills if disks else ():
-        yield Fault("fill", role if role is Role.SEED else f"{role}-1", "disk", plan.full)
+        yield ProcessFault("fill", role if role is Role.SEED else f"{role}-1", "disk", plan.full)
 
 
 # --- figures ------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def _figures(report: Report, plan: Plan) -> Iterator[Figure]:
         yield from _costs(kind, [trial for trial in report.trials if _kind(trial) == kind])
 
 
-def _groups(found: Audit, note: str) -> Iterator[Figure]:
+def _groups(found: JournalAudit, note: str) -> Iterator[Figure]:
     """As `swarm replay --audit` has them."""
     others = [f"{found.waiting} wait", *(f"{count} {why}" for why, count in sorted(found.refused.items()))]
     yield Figure(

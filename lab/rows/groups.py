@@ -48,7 +48,7 @@ PROCESSES = 2
 
 
 @dataclass
-class Turns:
+class PassRates:
     """One way's groups a second, and a CPU second, of each pass."""
 
     wall: list[float] = field(default_factory=list)
@@ -103,7 +103,7 @@ def _figures(
     busy = [(load, half) for load, half in zip(loads, halves, strict=True) if half]
     active = [load for load, _ in busy]
     ask_all(active, [{"do": "join", "senders": half} for _, half in busy])
-    turns = {way: Turns() for way in ways}
+    turns = {way: PassRates() for way in ways}
     size = 0.0
     for number in range(passes):
         each = [{"do": "seal", "senders": half, "frames": frames * half // senders} for _, half in busy]
@@ -132,7 +132,7 @@ def _figures(
     )
 
 
-def _turn(server: Partner, loads: Sequence[Partner], way: str, frames: int, turns: Turns) -> None:
+def _turn(server: Partner, loads: Sequence[Partner], way: str, frames: int, turns: PassRates) -> None:
     repeat = REPEAT[way]
     partners, groups = (server, *loads), frames * repeat
     cpu, began = sum(partner.cpu() for partner in partners), time.perf_counter()
@@ -147,7 +147,7 @@ def _turn(server: Partner, loads: Sequence[Partner], way: str, frames: int, turn
     turns.cpu.append(groups / max(cpu, TICK))
 
 
-def _against(what: str, ours: Turns, against: str, theirs: Turns, note: str) -> Figure:
+def _against(what: str, ours: PassRates, against: str, theirs: PassRates, note: str) -> Figure:
     return Figure.of_turns(
         ours.wall,
         theirs.wall,

@@ -80,7 +80,7 @@ def _round(uplinks: Sequence[float], values: int, told: bool) -> float:
     from swarm.net.memory.network import MemoryNetwork
     from swarm.settings.config import Averaging, DelayLaw
     from swarm.sim.clock import run
-    from swarm.sim.flows import Line as SimLine
+    from swarm.sim.flows import AccessLine as SimLine
     from swarm.sim.links import SimLinks
     from swarm.types import PeerId
 

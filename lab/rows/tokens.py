@@ -44,7 +44,7 @@ WARM = 5
 
 
 @dataclass(frozen=True)
-class Window:
+class MeasuredSpan:
     """A swarm's figures over so many seconds."""
 
     trained: float
@@ -90,7 +90,7 @@ def _setup(seconds: float, warm: int, *sets: str) -> Answer:
     return {"model": str(model), "seconds": seconds, "warm": warm, "settings": sets}
 
 
-Windows = dict[tuple[int, int], tuple[Window, Answer]]
+Windows = dict[tuple[int, int], tuple[MeasuredSpan, Answer]]
 """Of a swarm, and of one process in turn, by the swarm's size."""
 
 
@@ -103,7 +103,7 @@ def _lines(row: str, windows: Windows) -> list[Line]:
     return [line for size, both in windows.items() for line in _figures(row, size, *both)]
 
 
-def _figures(row: str, size: tuple[int, int], window: Window, alone: Answer) -> list[Line]:
+def _figures(row: str, size: tuple[int, int], window: MeasuredSpan, alone: Answer) -> list[Line]:
     what = "{} learner{} + {} sampler{}".format(size[0], "s" * (size[0] > 1), size[1], "s" * (size[1] > 1))
     rate = alone["tokens"] / alone["seconds"]
     states = ", ".join(f"{state} {share:.0%}" for state, share in window.states.items() if share >= 0.005)
@@ -172,7 +172,7 @@ def _alone(say: Say, setup: Answer) -> Answer:
         return partner.hear()
 
 
-def _swarm(say: Say, learners: int, samplers: int, setup: Answer) -> Window:
+def _swarm(say: Say, learners: int, samplers: int, setup: Answer) -> MeasuredSpan:
     with LocalSwarm(*setup["settings"]) as home:
         say(f"starting {learners} + {samplers}")
         names = [home.join(Role.LEARNER) for _ in range(learners)]
@@ -199,7 +199,7 @@ def _window(
     samplers: Sequence[str],
     span: tuple[float, float],
     cpu: dict[str, float],
-) -> Window:
+) -> MeasuredSpan:
     began, ended = span
     seconds, size = ended - began, home.config.run.sampling.group_size
     mine = {name: [event for event in home.events(name) if event.at <= ended] for name in learners}
@@ -219,7 +219,7 @@ def _window(
     for some in mine.values():
         for state, share in _states(some, began, ended).items():
             spent[state] = spent.get(state, 0.0) + share / seconds / len(learners)
-    return Window(
+    return MeasuredSpan(
         trained=sum(step.groups * size * step.metrics["length"] for step in every if step.groups) / seconds,
         sampled=sum(event.tokens for event in sampled) / seconds,
         versions=max(map(len, steps.values())) / seconds,

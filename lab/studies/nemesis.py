@@ -1,7 +1,7 @@
 """Trials of the shipping roles against the nemesis: the promises that hold while faults come at random, and
 in peace.
 
-    seed -> Plan (swarm.sim.nemesis) -> World of real roles, with folders -> Trial: broken promises, figures
+    seed -> NemesisPlan (swarm.sim.nemesis) -> World of real roles, with folders -> Trial: broken promises
     a trial that failed -> its shortest script
 
 `swarm sim --nemesis SEED` runs one trial, `swarm bench nemesis -n 1000` many. The invariants are in PROMISES.
@@ -32,7 +32,7 @@ from swarm.core.group_accounts import audit
 from swarm.learn.learners.learning_rates import with_learning_rate
 from swarm.protocol import Role
 from swarm.sim import disks, nemesis
-from swarm.sim.nemesis import PEACE, STORM, Plan
+from swarm.sim.nemesis import PEACE, STORM, NemesisPlan
 from swarm.sim.scenario import Fault
 from swarm.sim.world import SimPeer, World
 from swarm.types import Digest, Verdict
@@ -82,7 +82,7 @@ PROMISES = {
 class Trial:
     """What became of a plan."""
 
-    plan: Plan
+    plan: NemesisPlan
     failures: dict[str, str] = field(default_factory=dict)
     """Promise -> how it was broken first."""
     versions: int = 0
@@ -154,7 +154,7 @@ def _spread(seconds: list[float]) -> str:
     return f"{middle:.1f}, {late:.1f}"
 
 
-def try_plan(plan: Plan, journal: Path | None = None) -> Trial:
+def try_plan(plan: NemesisPlan, journal: Path | None = None) -> Trial:
     """Simulate a plan and check the promises; all events go to `journal` where one is given."""
     import torch
 
@@ -171,7 +171,7 @@ def try_plan(plan: Plan, journal: Path | None = None) -> Trial:
     return trial
 
 
-def shortest(trial: Trial) -> Plan:
+def shortest(trial: Trial) -> NemesisPlan:
     """The shortest script that breaks one of the same promises."""
     return nemesis.shrink(
         trial.plan, lambda plan: bool(trial.failures.keys() & try_plan(plan).failures.keys())

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 import psutil  # type: ignore[import-untyped]
 
 from lab.figures.table import Unmeasured
-from lab.swarms.faults import Fault, kill, struck
+from lab.swarms.faults import ProcessFault, kill, struck
 from lab.swarms.restarted_swarm import RestartedSwarm
 from lab.swarms.shaped_lines import ShapedLines
 from swarm import events
-from swarm.core.group_accounts import Audit, audit
+from swarm.core.group_accounts import JournalAudit, audit
 from swarm.protocol import Role
 from swarm.types import Digest, PeerId
 
@@ -40,7 +40,7 @@ PEACE = 5.0
 
 @dataclass
 class Trial:
-    fault: Fault
+    fault: ProcessFault
     began: float
     over: float
     version: int
@@ -63,7 +63,7 @@ class Report:
     """Peers that ended without being killed."""
     differing: dict[int, set[Digest]] = field(default_factory=dict)
     """Versions that peers hold with several digests at the end."""
-    groups: Audit = field(default_factory=lambda: audit(()))
+    groups: JournalAudit = field(default_factory=lambda: audit(()))
     """The fate of groups that a learner acknowledged. A full disk takes no journal: its events about them are
     missing."""
     journal: float = 0.0
@@ -81,7 +81,7 @@ class Trials:
     def peers(self) -> Sequence[str]:
         return list(self.home.numbers)
 
-    def run(self, kills: int, lasting: Sequence[Fault] = ()) -> Report:
+    def run(self, kills: int, lasting: Sequence[ProcessFault] = ()) -> Report:
         """Kills at random, then faults that last, then peace."""
         report, began = Report(), time.time()
         try:
@@ -103,7 +103,7 @@ class Trials:
         report.journal = self._journal_bytes() / len(self.peers) / (time.time() - began) * 3600
         return report
 
-    def _strike(self, fault: Fault | None) -> Trial:
+    def _strike(self, fault: ProcessFault | None) -> Trial:
         self.home.sleep(self.rng.uniform(0.0, BREATH))
         before, began = self.version(), time.time()
         if fault is None:
@@ -114,7 +114,7 @@ class Trials:
             self._last(fault)
         return Trial(fault, began, time.time(), before)
 
-    def _last(self, fault: Fault) -> None:
+    def _last(self, fault: ProcessFault) -> None:
         with struck(self.home, self.lines, fault) as again:
             ends = time.monotonic() + fault.seconds
             while time.monotonic() < ends:

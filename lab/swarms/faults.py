@@ -1,6 +1,6 @@
 """Faults of a real swarm: their targets, effects and durations.
 
-    kill(home, rng) -> Fault;  with struck(home, lines, fault): ... while it lasts
+    kill(home, rng) -> ProcessFault;  with struck(home, lines, fault): ... while it lasts
 
     kill    kill -9 of a peer or of one of the processes below it
     stop    SIGSTOP of one of them, or of all of a peer, then SIGCONT
@@ -35,7 +35,7 @@ BLOCK = bytes(64 << 10)
 
 
 @dataclass
-class Fault:
+class ProcessFault:
     kind: str
     """`kill`, `stop`, `part` or `fill`."""
     peer: str
@@ -55,13 +55,13 @@ class Fault:
         )
 
 
-def kill(home: RestartedSwarm, rng: random.Random) -> Fault:
+def kill(home: RestartedSwarm, rng: random.Random) -> ProcessFault:
     """kill -9 of a random process of a random peer. A peer that is just being started again is hit as
     well."""
     peer = rng.choice([name for name in home.numbers if home.tree(name)])
     tree = home.tree(peer)
     target = rng.choice(tree)
-    fault = Fault("kill", peer, what(target, tree[0]))
+    fault = ProcessFault("kill", peer, what(target, tree[0]))
     with contextlib.suppress(psutil.NoSuchProcess):
         if target == tree[0]:
             home.killed.add(target.pid)
@@ -74,7 +74,9 @@ def kill(home: RestartedSwarm, rng: random.Random) -> Fault:
 
 
 @contextlib.contextmanager
-def struck(home: RestartedSwarm, lines: ShapedLines | None, fault: Fault) -> Iterator[Callable[[], None]]:
+def struck(
+    home: RestartedSwarm, lines: ShapedLines | None, fault: ProcessFault
+) -> Iterator[Callable[[], None]]:
     """A fault that lasts. The function that it yields is called from time to time meanwhile."""
     if fault.kind == "stop":
         with _stopped(home, fault):
@@ -93,7 +95,7 @@ def nothing() -> None:
 
 
 @contextlib.contextmanager
-def _stopped(home: RestartedSwarm, fault: Fault) -> Iterator[None]:
+def _stopped(home: RestartedSwarm, fault: ProcessFault) -> Iterator[None]:
     """SIGSTOP, and SIGCONT to those that still are."""
     tree = home.tree(fault.peer)
     hit = [one for one in tree if fault.what in {"all", what(one, tree[0])}]

@@ -69,7 +69,7 @@ class Partner:
         """The next answer. Raises Unmeasured when the child dies or is silent for LONGEST seconds."""
         try:
             answer: Answer = json.loads(self._child.receive(LONGEST))
-        except process.Lost as lost:
+        except process.ChildLost as lost:
             raise Unmeasured(f"{self.module} {lost}") from None
         if "failed" in answer:
             raise Unmeasured(f"{self.module}: {answer['failed']}")

@@ -24,7 +24,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from peers.audits.evidence import Unsigned
-from peers.audits.shown_groups import Shown, ShownGroups, shown
+from peers.audits.shown_groups import AccusedGroup, ShownGroups, shown
 from peers.intake.inbox import LearnerInbox
 from peers.runtime.frames import UnknownKey
 from peers.runtime.host import Host
@@ -58,7 +58,7 @@ class Replays(Protocol):
         """Why a sampler is suspended here, or None."""
         ...
 
-    def enqueue(self, shown: Shown) -> None:
+    def enqueue(self, shown: AccusedGroup) -> None:
         """Replay it when there is time, then call `judged`."""
         ...
 
@@ -153,7 +153,7 @@ class AccusationExchange:
             if (accused := await self._shown_by(accuser, claim)) is not None:
                 return self._replays.enqueue(accused)
 
-    async def _shown_by(self, accuser: PeerId, claim: Claim) -> Shown | None:
+    async def _shown_by(self, accuser: PeerId, claim: Claim) -> AccusedGroup | None:
         try:
             accused = await shown(self._host, self._inbox, accuser, claim)
         except (NetError, UnknownKey, RewardError):
@@ -171,7 +171,7 @@ class AccusationExchange:
         """The group that is accused finds no room: when it is accused again it may."""
         self._cases.let_go(claim)
 
-    def judged(self, accused: Shown, opinion: Opinion) -> None:
+    def judged(self, accused: AccusedGroup, opinion: Opinion) -> None:
         """This learner's opinion of an accusation, by a replay of its own."""
         claim = accused.claim
         case = self._cases.judged(claim, opinion)

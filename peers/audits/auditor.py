@@ -26,9 +26,9 @@ import msgspec
 
 from peers.audits.accusations import AccusationExchange
 from peers.audits.evidence import SUFFIX, SUSPENDED, Evidence, keep, read_suspended, stamp, update_suspended
-from peers.audits.replay_queue import Drawn, ReplayQueue
+from peers.audits.replay_queue import QueuedReplay, ReplayQueue
 from peers.audits.replayer import MakeReplay, Replayer
-from peers.audits.shown_groups import Shown, ShownGroups
+from peers.audits.shown_groups import AccusedGroup, ShownGroups
 from peers.audits.submitted_groups import SubmittedGroups
 from peers.intake.inbox import LearnerInbox
 from peers.runtime.host import Host
@@ -147,7 +147,7 @@ class Auditor:
             self.audits.taken(sampler)
             if due:
                 prompt = self._inbox.task_and_rewards(group).task.prompt
-                self._append(Drawn(group, frame, prompt, weights))
+                self._append(QueuedReplay(group, frame, prompt, weights))
 
     def _is_urgent(self, sampler: PeerId) -> bool:
         """Whether all groups of this sampler are replayed, before those of others that are proven."""
@@ -175,7 +175,7 @@ class Auditor:
         """Whether a group of this sampler is to be replayed before one is trained on."""
         return sampler in self._queue.unproven
 
-    def _append(self, drawn: Drawn) -> None:
+    def _append(self, drawn: QueuedReplay) -> None:
         gone = self._queue.append(drawn)
         if gone is not None and gone.shown is not None:
             self._accusations.let_go(gone.shown.claim)
@@ -185,10 +185,10 @@ class Auditor:
         """As peers.audits.accusations.Replays."""
         return self._replayer.holds(version, weights)
 
-    def enqueue(self, shown: Shown) -> None:
+    def enqueue(self, shown: AccusedGroup) -> None:
         group = shown.group
         if (weights := self._replayer.hold(group.version, group.weights)) is not None:
-            self._append(Drawn(group, shown.frame, shown.prompt, weights, shown))
+            self._append(QueuedReplay(group, shown.frame, shown.prompt, weights, shown))
             self.host.move()
         else:
             self._accusations.judged(shown, Opinion.UNDECIDED)
@@ -234,7 +234,7 @@ class Auditor:
         while (left := until - host.steady()) > 0 and not self._is_waited_for():
             await host.changed(left)
 
-    async def _audit(self, drawn: Drawn) -> float:
+    async def _audit(self, drawn: QueuedReplay) -> float:
         """Returns the seconds that it took on the work port."""
         replayed, spent = await self._replayer.replayed(drawn)
         if replayed is None:
@@ -243,7 +243,7 @@ class Auditor:
             await self._keep(drawn, suspension)
         return spent
 
-    def _judge(self, drawn: Drawn, replayed: Replayed) -> Suspension | None:
+    def _judge(self, drawn: QueuedReplay, replayed: Replayed) -> Suspension | None:
         group = drawn.group
         found, opinion = self._replayer.weighed(drawn, replayed)
         self._look()  # a pardoned sampler's findings no longer count
@@ -264,7 +264,7 @@ class Auditor:
         return suspension
 
     def _judge_accused(
-        self, accused: Shown, found: Weighed, opinion: Opinion
+        self, accused: AccusedGroup, found: Weighed, opinion: Opinion
     ) -> tuple[Finding, Suspension | None]:
         """An honest group that an accuser selected verifies no sampler."""
         host, group, suspension = self.host, accused.group, None
@@ -282,7 +282,7 @@ class Auditor:
             suspension = suspension._replace(why=f"{suspension.why}; {accused.accuser} found it first")
         return Finding.FORGED if found.off >= COUNT else Finding.DRIFTED, suspension
 
-    def _undecided(self, drawn: Drawn) -> None:
+    def _undecided(self, drawn: QueuedReplay) -> None:
         """A group is not replayed: that blames no peer."""
         if drawn.shown is not None:
             self._accusations.judged(drawn.shown, Opinion.UNDECIDED)
@@ -311,7 +311,7 @@ class Auditor:
         self._queue.drop(sampler)
         self._submitted.drop(sampler)
 
-    async def _keep(self, drawn: Drawn, suspension: Suspension) -> None:
+    async def _keep(self, drawn: QueuedReplay, suspension: Suspension) -> None:
         """Write the suspended samplers, and evidence that others can replay, where the disk has room for
         it."""
         host, group = self.host, drawn.group

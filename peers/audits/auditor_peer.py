@@ -23,7 +23,7 @@ from collections import OrderedDict
 
 from peers.audits.accusations import Accuser
 from peers.audits.evidence import Unsigned, signed_group
-from peers.audits.replay_queue import Drawn, QueuesInTurn
+from peers.audits.replay_queue import QueuedReplay, QueuesInTurn
 from peers.audits.replayer import MakeReplay, Replayer
 from peers.audits.shown_groups import ASKED, ShownGroups
 from peers.audits.submitted_groups import LISTED, Submitted, SubmittedGroup, SubmittedQuery
@@ -182,7 +182,7 @@ class AuditorPeer:
         weights = self._replayer.hold(one.version, one.weights)
         if weights is not None and one.group not in self._seen:
             remember(self._seen, one.group, None, SEEN)
-            self._queue.append(learner, Drawn(group, frame, task.prompt, weights))
+            self._queue.append(learner, QueuedReplay(group, frame, task.prompt, weights))
             self.host.move()
 
     async def _send(self, learner: PeerId, query: SubmittedQuery) -> bytes:
@@ -220,7 +220,7 @@ class AuditorPeer:
                     self._judge(drawn, replayed)
                 self._queue.settle(drawn.group.sampler)
 
-    def _judge(self, drawn: Drawn, replayed: Replayed) -> None:
+    def _judge(self, drawn: QueuedReplay, replayed: Replayed) -> None:
         host, group = self.host, drawn.group
         found, _ = self._replayer.weighed(drawn, replayed)
         finding, _ = self.audits.take(group.sampler, found, host.now())

@@ -20,7 +20,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from peers.audits.shown_groups import Shown
+from peers.audits.shown_groups import AccusedGroup
 from swarm.storage.weights import Weights
 from swarm.types import Digest, Group, PeerId
 
@@ -32,7 +32,7 @@ UNPROVEN = 4096
 
 
 @dataclass(frozen=True)
-class Drawn:
+class QueuedReplay:
     """A group that is to be replayed: I drew it, or another peer accuses its sampler."""
 
     group: Group
@@ -40,7 +40,7 @@ class Drawn:
     """As its sampler signed it."""
     prompt: str
     weights: Weights
-    shown: Shown | None = None
+    shown: AccusedGroup | None = None
     """Set where it is accused."""
 
 
@@ -51,14 +51,14 @@ class ReplayQueue:
         """`proven(sampler)`: its last replays were honest; `suspect(sampler)`: its claims are unlikely, or
         its groups are not used before one is replayed."""
         self._proven, self._suspect = proven, suspect
-        self._waiting = deque[Drawn]()
+        self._waiting = deque[QueuedReplay]()
         self.unproven = dict[PeerId, None]()
         self._accused_next = True
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def append(self, drawn: Drawn) -> Drawn | None:
+    def append(self, drawn: QueuedReplay) -> QueuedReplay | None:
         """Returns the group that is let go for it."""
         self._waiting.append(drawn)
         if drawn.shown is None and not self._proven(drawn.group.sampler):
@@ -67,13 +67,13 @@ class ReplayQueue:
                 del self.unproven[next(iter(self.unproven))]
         return self._let_go() if len(self._waiting) > WAITING else None
 
-    def _let_go(self) -> Drawn:
+    def _let_go(self) -> QueuedReplay:
         drawn = [one for one in self._waiting if one.shown is None]
         gone = _oldest_of_many(drawn) or _oldest_of_many(self._waiting) or self._waiting[0]
         self._waiting.remove(gone)
         return gone
 
-    def take(self, loaded: Digest | None) -> Drawn:
+    def take(self, loaded: Digest | None) -> QueuedReplay:
         """The oldest group: an accused one, if there is one and the last was none; of an unproven sampler, if
         there is one; of a suspect, if there is one; of the weights that are loaded, if there is one."""
         drawn = min(
@@ -108,11 +108,11 @@ class ReplayQueue:
         self._waiting = deque(one for one in self._waiting if not gone(one))
 
     @staticmethod
-    def _is_drawn(sampler: PeerId) -> Callable[[Drawn], bool]:
+    def _is_drawn(sampler: PeerId) -> Callable[[QueuedReplay], bool]:
         return lambda one: one.shown is None and one.group.sampler == sampler
 
 
-def _oldest_of_many(waiting: Collection[Drawn]) -> Drawn | None:
+def _oldest_of_many(waiting: Collection[QueuedReplay]) -> QueuedReplay | None:
     """The oldest group of a sampler that has another one among these."""
     many = Counter(one.group.sampler for one in waiting)
     return next((one for one in waiting if many[one.group.sampler] > 1), None)
@@ -135,10 +135,10 @@ class QueuesInTurn:
         """How many groups of this learner wait."""
         return len(self._queues.get(learner, ()))
 
-    def append(self, learner: PeerId, drawn: Drawn) -> None:
+    def append(self, learner: PeerId, drawn: QueuedReplay) -> None:
         self._queues.setdefault(learner, ReplayQueue(self._proven)).append(drawn)
 
-    def take(self, loaded: Digest | None) -> Drawn:
+    def take(self, loaded: Digest | None) -> QueuedReplay:
         """The next group, of the learner whose turn it is."""
         learner, queue = self._queues.popitem(last=False)
         drawn = queue.take(loaded)

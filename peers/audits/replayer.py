@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from peers.audits.replay_queue import Drawn
+from peers.audits.replay_queue import QueuedReplay
 from peers.errors import UserError
 from peers.runtime.host import Host
 from swarm import events
@@ -73,7 +73,7 @@ class Replayer:
                 self.give_up(str(error))
         return self._replay is not None
 
-    async def replayed(self, drawn: Drawn) -> tuple[Replayed | None, float]:
+    async def replayed(self, drawn: QueuedReplay) -> tuple[Replayed | None, float]:
         """The replay of a group, and the seconds that it took on the work port."""
         host = self._host
         began = host.now()
@@ -95,7 +95,7 @@ class Replayer:
             return None, 0.0
         return found, host.now() - began
 
-    def _replayed(self, drawn: Drawn) -> Replayed | None:
+    def _replayed(self, drawn: QueuedReplay) -> Replayed | None:
         """On the work port. None where the group's noise is another one."""
         group, replay = drawn.group, self._replay
         if replay is None or group.noise != replay.noise:
@@ -105,7 +105,7 @@ class Replayer:
             self.loaded = group.weights
         return replay_group(replay, drawn.prompt, group)
 
-    def weighed(self, drawn: Drawn, replayed: Replayed) -> tuple[Weighed, Opinion]:
+    def weighed(self, drawn: QueuedReplay, replayed: Replayed) -> tuple[Weighed, Opinion]:
         """A replay, weighed by the deviations that are allowed here, and its opinion of an accusation of the
         group."""
         assert self._replay is not None

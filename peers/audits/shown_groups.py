@@ -1,7 +1,7 @@
 """Accused groups, as their samplers signed them: served to learners, which replay them.
 
     here:   an accused group's frame -> held -> service `accused`: to learners that ask for its digest
-    there:  asked -> digest, signature, run, sampler checked -> Shown
+    there:  asked -> digest, signature, run, sampler checked -> AccusedGroup
 
 Frames are held in memory. Not handled here: accusations (peers.audits.accusations), replays.
 """
@@ -34,7 +34,7 @@ class AccusedQuery(Struct, tag="accused-query"):
     group: Digest
 
 
-class Shown(NamedTuple):
+class AccusedGroup(NamedTuple):
     """A group that another peer accuses, to be replayed here."""
 
     accuser: PeerId
@@ -72,7 +72,7 @@ class ShownGroups:
         return frame
 
 
-async def shown(host: Host, inbox: LearnerInbox, accuser: PeerId, claim: Claim) -> Shown | None:
+async def shown(host: Host, inbox: LearnerInbox, accuser: PeerId, claim: Claim) -> AccusedGroup | None:
     """An accused group, from its accuser; None where groups of this sampler are not audited here. Raises
     NetError, WireError, Unsigned, RewardError."""
     run, vocabulary = host.config.run, inbox.decoder.vocabulary
@@ -89,4 +89,4 @@ async def shown(host: Host, inbox: LearnerInbox, accuser: PeerId, claim: Claim) 
     if host.invited(opened, Role.SAMPLER) and not host.config.peer.audit.invited:
         return None
     (task,) = await inbox.reward_calls.tasks([group.task])
-    return Shown(accuser, claim, group, frame, task.prompt)
+    return AccusedGroup(accuser, claim, group, frame, task.prompt)

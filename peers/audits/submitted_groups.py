@@ -63,7 +63,7 @@ class Submitted(Struct, tag="submitted"):
 
 
 @dataclass
-class Held:
+class HeldSubmission:
     number: int
     frame: bytes
     told: SubmittedGroup
@@ -73,7 +73,7 @@ class Held:
 class SubmittedGroups:
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._held = deque[Held]()
+        self._held = deque[HeldSubmission]()
         self._bytes = self._count = 0
 
     async def serve(self) -> None:
@@ -88,7 +88,7 @@ class SubmittedGroups:
             version=group.version,
             weights=group.weights,
         )
-        self._held.append(Held(self._count, frame, told))
+        self._held.append(HeldSubmission(self._count, frame, told))
         while self._bytes > FRAMES_BYTES:
             self._bytes -= len(self._held.popleft().frame)
 

@@ -68,7 +68,7 @@ from swarm.membership import invite as invites
 from swarm.membership.identity import human_name
 from swarm.membership.invite import Invite
 from swarm.net.libp2p.listening import check_named
-from swarm.protocol import JOINING, ROLES, Kind, Phase, Policy, Role
+from swarm.protocol import JOINING, ROLES, Kind, Phase, PolicyUse, Role
 from swarm.settings.config import Config
 from swarm.settings.loading import LoadedConfig
 from swarm.settings.page import Page
@@ -152,7 +152,7 @@ def join(
     path = folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
     limits = loaded.config.peer.limits
-    if ROLES[chosen].policy is Policy.TRAINED:
+    if ROLES[chosen].policy is PolicyUse.TRAINED:
         check_named(loaded.config.peer.listen, parts=True)  # before its folder is made and torch imported
     resource_limits.begin(limits)
     return run_until_signalled(
@@ -374,13 +374,13 @@ async def _act(
     process: ProcessEngine | None,
 ) -> None:
     """Build the role's engine or learner, and run it."""
-    if ROLES[role].policy is Policy.UNUSED:  # a mirror needs neither
+    if ROLES[role].policy is PolicyUse.UNUSED:  # a mirror needs neither
         host = real_host(local, run, role, config, node, NoAverager(), membership)
         on_signal.leave, host.status.phase = host.leave, Phase.SERVING
         async with live_line(host), kept_up(host, local, node, run):
             return await host.run(host.stop.wait)
     program = program_of(role, run.settings)
-    if ROLES[role].policy is Policy.TRAINED:
+    if ROLES[role].policy is PolicyUse.TRAINED:
         await imported(node.work)
         from peers.build.model import factory
 
@@ -398,7 +398,7 @@ async def _act(
         return None
     host = real_host(local, run, role, config, node, NoAverager(), membership)
     on_signal.leave = host.leave
-    if ROLES[role].policy is Policy.REPLAYED:
+    if ROLES[role].policy is PolicyUse.REPLAYED:
         return await _audit(local, run, node, host)
     await _use_engine(local, run, node, host, process)
 
@@ -415,7 +415,7 @@ async def _use_engine(
     with contextlib.closing(engine):
         async with open_source(run, host, node, tokens.render_all, slow=engine.name == "hf") as source:
             async with live_line(host), kept_up(host, local, node, run):
-                given = (local.folder / "outbox",) if ROLES[role].policy is Policy.SAMPLED else ()
+                given = (local.folder / "outbox",) if ROLES[role].policy is PolicyUse.SAMPLED else ()
                 await host.run(program_of(role, run.settings)(host, engine, source, *given).run)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from peers.errors import explain, raised
-from swarm.processes.process import Child, Lost, Pipe
+from swarm.processes.process import Child, ChildLost, Pipe
 
 LONGEST = 24 * 3600.0
 """Seconds: the user sees its output, and can interrupt it."""
@@ -28,7 +28,7 @@ def apart(function: Callable[[], object]) -> None:
     try:
         failure = msgspec.msgpack.decode(child.receive(LONGEST), type=_Failure)
         child.said()
-    except Lost as lost:
+    except ChildLost as lost:
         raise RuntimeError(f"{function} in a process of its own: it {lost}") from None
     finally:
         child.end()

@@ -36,7 +36,7 @@ SHOWN = 12
 """Digits of a digest that are shown."""
 
 
-class Source(Struct):
+class SourceFile(Struct):
     digest: Digest
     size: int = -1
     """Bytes; -1: not known."""
@@ -45,7 +45,7 @@ class Source(Struct):
 
 
 class Sources(Struct, tag="sources"):
-    files: Annotated[dict[Annotated[str, Meta(max_length=4096)], Source], Meta(max_length=MOST)]
+    files: Annotated[dict[Annotated[str, Meta(max_length=4096)], SourceFile], Meta(max_length=MOST)]
     """Name, as the settings have it -> its digest, size and time."""
 
 
@@ -70,7 +70,7 @@ def check(run: RunFolder, asked: Run) -> None:
         say(f"{gone[0]}{more} cannot be found from {Path.cwd()}: the run goes on with the copy in its folder")
 
 
-def _changed(begun: Mapping[str, Source], here: Mapping[str, Path]) -> tuple[str, str]:
+def _changed(begun: Mapping[str, SourceFile], here: Mapping[str, Path]) -> tuple[str, str]:
     """A file that has changed since the run began, and what to do; empty where none has."""
     for name, file in here.items():
         if (then := begun.get(name)) is None:
@@ -92,7 +92,7 @@ def _here(run: Run) -> dict[str, Path]:
     return dict(islice(((name, file) for name, file in found.items() if file.is_file()), MOST))
 
 
-def _begun(run: RunFolder, asked: Run, here: Mapping[str, Path]) -> dict[str, Source]:
+def _begun(run: RunFolder, asked: Run, here: Mapping[str, Path]) -> dict[str, SourceFile]:
     """The files that the run was made from; for a folder of an older version, those of its specification and
     the rest as they are now."""
     path, spec = run.path / SOURCES, run.spec
@@ -106,11 +106,11 @@ def _begun(run: RunFolder, asked: Run, here: Mapping[str, Path]) -> dict[str, So
     packed = rewards.packed(asked.task.rewards)
     told |= {place: spec.task[name] for place, name in packed.items() if name in spec.task}
     return {
-        name: Source(digest=told[name]) if name in told else _source(file, Digest(""))
+        name: SourceFile(digest=told[name]) if name in told else _source(file, Digest(""))
         for name, file in here.items()
     }
 
 
-def _source(file: Path, digest: Digest) -> Source:
+def _source(file: Path, digest: Digest) -> SourceFile:
     stat = file.stat()
-    return Source(digest=digest, size=stat.st_size, time=stat.st_mtime_ns)
+    return SourceFile(digest=digest, size=stat.st_size, time=stat.st_mtime_ns)

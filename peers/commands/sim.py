@@ -41,7 +41,7 @@ from swarm.learn.learners.site_learner import SiteLearner, of_mode
 from swarm.learn.models.tabular import Tabular
 from swarm.learn.objectives import check_options, trainable
 from swarm.limits import Limit, remember
-from swarm.protocol import ROLES, Policy
+from swarm.protocol import ROLES, PolicyUse
 from swarm.sample.base import Engine
 from swarm.sample.toy import TableReplay, ToyEngine
 from swarm.settings.config import Config, Peer, Run
@@ -211,16 +211,16 @@ def role_of(
     row = ROLES[host.who.role]
     program = program_of(host.who.role, run)
     match row.policy:
-        case Policy.SAMPLED:
+        case PolicyUse.SAMPLED:
             return program(host, parts.engine(), source, folder and folder / "outbox")
-        case Policy.USED:
+        case PolicyUse.USED:
             return program(host, parts.engine(), source)
-        case Policy.TRAINED:
+        case PolicyUse.TRAINED:
             learner, decoder = parts.learner()
             return program(host, learner, source, decoder, folder and folder / "checkpoint", parts.replay)
-        case Policy.REPLAYED:
+        case PolicyUse.REPLAYED:
             return program(host, source, parts.learner()[1].vocabulary, parts.replay)
-        case Policy.KEPT:
+        case PolicyUse.KEPT:
             return program(host, parts.learner()[0].weights())
     raise ValueError(f"a {host.who.role.value} is not simulated")
 

@@ -39,7 +39,7 @@ LONG, LINES = 1200, 16
 
 
 @dataclass(frozen=True)
-class Trial(probes.Tried):
+class TaskTrial(probes.Tried):
     """One exercise, and what answers to it earn."""
 
     index: int
@@ -70,7 +70,7 @@ def main(run: Run, count: int, modelled: bool, as_json: bool, text: str | None =
     return USAGE if any(trial.problem for trial in trials) else DONE
 
 
-def _told(run: Run, environment: str, trials: Sequence[Trial], text: str | None) -> dict[str, object]:
+def _told(run: Run, environment: str, trials: Sequence[TaskTrial], text: str | None) -> dict[str, object]:
     """The JSON output: `said` is the reward of the text on the first exercise."""
     said = {"said": trials[0].said.reward} if text is not None and trials[0].said else {}
     return {
@@ -82,10 +82,12 @@ def _told(run: Run, environment: str, trials: Sequence[Trial], text: str | None)
     }
 
 
-def _tried(source: TaskSource, index: int, render: Callable[[Task], str] | None, text: str | None) -> Trial:
+def _tried(
+    source: TaskSource, index: int, render: Callable[[Task], str] | None, text: str | None
+) -> TaskTrial:
     task = source.task(index)
     found = probes.tried(source, task, text)
-    return Trial(
+    return TaskTrial(
         **vars(found), index=index, prompt=render(task) if render else _plain(task), answer=task.answer
     )
 
@@ -135,7 +137,7 @@ def _plain(task: Task) -> str:
 # --- the text view ------------------------------------------------------------------------------------------
 
 
-def _page(run: Run, trials: Sequence[Trial]) -> RenderableType:
+def _page(run: Run, trials: Sequence[TaskTrial]) -> RenderableType:
     parts: list[RenderableType] = [_head(run)]
     for trial in trials:
         parts += [Text(), _exercise(trial)]
@@ -156,7 +158,7 @@ def _head(run: Run) -> RenderableType:
     return table
 
 
-def _exercise(trial: Trial) -> RenderableType:
+def _exercise(trial: TaskTrial) -> RenderableType:
     table = _grid()
     table.add_row("prompt", _shown(trial.prompt))
     for label, attempt in (("right", trial.right), ("wrong", trial.wrong), ("said", trial.said)):
@@ -195,7 +197,7 @@ def _shown(text: str) -> Text:
     )
 
 
-def _summary(trials: Sequence[Trial]) -> Text:
+def _summary(trials: Sequence[TaskTrial]) -> Text:
     failed = [trial for trial in trials if trial.problem]
     if failed:
         return Text(

@@ -43,7 +43,7 @@ OWED_BYTES = 32 << 20
 """Bytes that wait for a disk that refuses: a minute of groups of some hundred kilobytes each."""
 
 
-class Kept(Struct):
+class KeptGroup(Struct):
     """An admitted group as the disk has it."""
 
     admitted: float
@@ -61,7 +61,7 @@ class KeptStep(Struct):
 
 
 @dataclass(eq=False)
-class Entry:
+class PendingRecord:
     """A record that is to be written."""
 
     record: bytes
@@ -84,7 +84,7 @@ class GroupLog:
         records that its disk refused."""
         self._host, self._most, self._what, self._after = host, most_bytes, what, after
         self._log = RecordLog(folder, segment_bytes) if folder is not None else None
-        self._owed, self._owed_bytes = deque[Entry](), 0
+        self._owed, self._owed_bytes = deque[PendingRecord](), 0
         """Oldest first."""
         self._turn, self._refused = asyncio.Lock(), asyncio.Event()
         self._paused_until = 0.0
@@ -127,7 +127,7 @@ class GroupLog:
         `durably` it survives a crash of this process, but not of the machine."""
         if self._log is None:
             return False
-        entry = Entry(record, durably, placed)
+        entry = PendingRecord(record, durably, placed)
         self._owed.append(entry)
         self._owed_bytes += len(record)
         while self._owed_bytes > OWED_BYTES:
@@ -176,9 +176,9 @@ class GroupLog:
                 self._pop()
         self._tell_well()
 
-    def _first(self) -> list[Entry]:
+    def _first(self) -> list[PendingRecord]:
         """The oldest that wait, AT_ONCE bytes of them or one."""
-        found, size = list[Entry](), 0
+        found, size = list[PendingRecord](), 0
         for entry in self._owed:
             size += len(entry.record)
             if found and size > AT_ONCE:
@@ -189,7 +189,7 @@ class GroupLog:
     def _pop(self) -> None:
         self._owed_bytes -= len(self._owed.popleft().record)
 
-    def _append(self, log: RecordLog, entries: Sequence[Entry]) -> int:
+    def _append(self, log: RecordLog, entries: Sequence[PendingRecord]) -> int:
         segment = log.append([entry.record for entry in entries], any(entry.durable for entry in entries))
         while sum(log.sizes.values()) > self._most and len(log.sizes) > 1:
             log.remove(min(log.sizes))

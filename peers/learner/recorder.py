@@ -67,7 +67,7 @@ class RecordedStep(Struct, frozen=True, tag="recorded-step"):
     """In the order of its recipe; without members whose gradients have no weight."""
 
 
-class Stepped(NamedTuple):
+class StepTaken(NamedTuple):
     version: int
     parent: Digest
     state: Digest
@@ -91,7 +91,7 @@ class Recorder:
         self._folder = checkpoints and checkpoints.with_name(FOLDER)
         self._most, self._why_not = host.config.peer.learner.record, _cannot(host, learner)
         self.works = self._most > 0 and checkpoints is not None and not self._why_not
-        self._steps = asyncio.Queue[Stepped]()
+        self._steps = asyncio.Queue[StepTaken]()
 
     async def run(self) -> None:
         """Record steps, beside the round, until cancelled."""
@@ -121,7 +121,7 @@ class Recorder:
             return
         run = self._host.ports.work.run
         state = await run(Kind.COPY, lambda: digest_of(self._learner.state()))
-        self._steps.put_nowait(Stepped(self._learner.version, parent, state, recipe))
+        self._steps.put_nowait(StepTaken(self._learner.version, parent, state, recipe))
 
     async def saved(self, version: int) -> None:
         """The checkpoint is of `version`."""
@@ -139,7 +139,7 @@ class Recorder:
 
         await self._write(link)
 
-    async def _record(self, step: Stepped) -> None:
+    async def _record(self, step: StepTaken) -> None:
         host, me = self._host, self._host.ports.me
         await self._own_release.packed()
         weights = self._own_release.weights
@@ -167,7 +167,7 @@ class Recorder:
 
         await self._write(write)
 
-    async def _shown(self, peer: PeerId, step: Stepped) -> MemberBatch:
+    async def _shown(self, peer: PeerId, step: StepTaken) -> MemberBatch:
         """The batch of a member's gradient. Raises as BatchRechecks.batch."""
         batch = await self._rechecks.batch(peer, step.version - 1, step.parent)
         return MemberBatch(manifest=batch.manifest, groups=batch.frames)

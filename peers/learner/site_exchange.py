@@ -33,7 +33,7 @@ from swarm.frames.site_types import (
     ListEntries,
     ListEntry,
 )
-from swarm.learn.learners.site_learner import Counted, SiteLearner
+from swarm.learn.learners.site_learner import CountedContribution, SiteLearner
 from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs.store import Blobs
 from swarm.net.ports import NetError
@@ -65,7 +65,7 @@ class Taken(NamedTuple):
     """A list, and all that it names."""
 
     entries: tuple[ListEntry, ...]
-    counted: tuple[Counted, ...]
+    counted: tuple[CountedContribution, ...]
     """In the order of the entries."""
     norms: tuple[float, ...]
     marks: Mapping[PeerId, bytes]
@@ -321,7 +321,10 @@ class SiteExchange:
         factors = site_lists.factors(entries)
         return Taken(
             entries,
-            tuple(Counted(one.values, factor) for one, factor in zip(found.values(), factors, strict=True)),
+            tuple(
+                CountedContribution(one.values, factor)
+                for one, factor in zip(found.values(), factors, strict=True)
+            ),
             norms,
             {learner: one.groups for learner, one in found.items()},
         )

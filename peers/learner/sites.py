@@ -43,7 +43,7 @@ gradient of a small model."""
 
 
 @dataclass
-class Trained:
+class LocalSteps:
     """What I trained since the last version that has something of me."""
 
     steps: int = 0
@@ -88,7 +88,7 @@ class SiteLearnerPeer(LearnerPeer):
         # Each learner's advantages are those of its own batch.
         self.round_totals = RoundTotals(host, lambda: ())
         self.exchange = SiteExchange(host, learner, self._where)
-        self._trained = Trained()
+        self._trained = LocalSteps()
         self._taken: Taken | None = None
 
     async def run(self) -> None:
@@ -190,7 +190,7 @@ class SiteLearnerPeer(LearnerPeer):
     def _return_groups(self) -> None:
         """The groups that I trained since my version are back: nothing has their steps."""
         self.trained.undone(self._trained.batches)
-        self._trained = Trained()
+        self._trained = LocalSteps()
 
     def _may_close(self, since: float) -> bool:
         """Whether all expected contributions are here and this learner is the first contributor; or the time
@@ -269,7 +269,7 @@ class SiteLearnerPeer(LearnerPeer):
     def _begin_version(self, mine: bool) -> None:
         """What I trained is in the version, or goes on from it."""
         if mine:
-            self._trained = Trained()
+            self._trained = LocalSteps()
         self._trained.contributed, self._taken = False, None
 
     # --- behind ---------------------------------------------------------------------------------------------

@@ -23,14 +23,14 @@ from typing import TypeVar
 
 import msgspec
 
-from peers.intake.group_log import GroupLog, Kept, KeptStep
+from peers.intake.group_log import GroupLog, KeptGroup, KeptStep
 from peers.intake.inbox import LearnerInbox, Scored, TaskAndRewards
 from peers.intake.unkept_steps import newest
 from peers.learner.checkpoints import Progress
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.agreement.lineage import Point
-from swarm.core.agreement.trained import Policy, TrainedLedger, mark, marks_of, named
+from swarm.core.agreement.trained import HeldPolicy, TrainedLedger, mark, marks_of, named
 from swarm.core.intake.admission import REMEMBERED
 from swarm.core.intake.batcher import Waiting
 from swarm.frames import wire
@@ -93,14 +93,14 @@ class TrainedGroups:
         self._last = set[bytes]()  # marks of my groups in my last step
         self._follows = False
         """My policy is what my last step made."""
-        self._loaded = asyncio.Queue[Policy]()
+        self._loaded = asyncio.Queue[HeldPolicy]()
         self.placing = 0
         """Policies that I loaded, until my groups are where they belong in the last one."""
         self._unsure = False
         """Some were placed without knowing whether their step is in the policy."""
         self._told: dict[PeerId, frozenset[Point]] = {}
         """Another learner -> the line of the last policy whose steps it reported here."""
-        self._unread: list[Kept] = []
+        self._unread: list[KeptGroup] = []
         """Groups that the disk had and that no policy was asked about yet."""
         self._found = False
         """The disk had groups of an earlier life."""
@@ -118,8 +118,8 @@ class TrainedGroups:
                 self._inbox.admission.remember(each)
         self._ledger.begin_life()
         self._ledger.recall(self._host.releases.announced())
-        found = dict[str, Kept]()
-        for segment, held in await self._read(self._groups, Kept):
+        found = dict[str, KeptGroup]()
+        for segment, held in await self._read(self._groups, KeptGroup):
             found.setdefault(held.group.id, held)
             self._place(held.group.version, held.group.times.released, segment)
             self._inbox.admission.admitted(held.group)
@@ -154,7 +154,7 @@ class TrainedGroups:
 
     async def keep(self, group: Group, rewards: tuple[float, ...]) -> bool:
         """Whether an admitted group is on the disk."""
-        kept = Kept(admitted=self._host.now(), rewards=rewards, group=group)
+        kept = KeptGroup(admitted=self._host.now(), rewards=rewards, group=group)
         written = await self._groups.keep(wire.encode(kept), placed=partial(self._written, group))
         if not written and self._groups.refused:
             remember(self._in_memory, group.id, None, REMEMBERED)
@@ -237,7 +237,7 @@ class TrainedGroups:
         if self._follows:
             self._ledger.name(had, weights)
         self._follows = False
-        policy = Policy(*self._at(), made_of.parent, made_of.merged)
+        policy = HeldPolicy(*self._at(), made_of.parent, made_of.merged)
         if made_of.stepped:
             self._ledger.resume(policy)
         self._loaded.put_nowait(policy)
@@ -270,11 +270,11 @@ class TrainedGroups:
         if policy == self._at_rest():
             await self._place_groups(policy)
 
-    def _at_rest(self) -> Policy | None:
+    def _at_rest(self) -> HeldPolicy | None:
         """My policy; None while it is about to be another one."""
         version, weights = self._at()
         steps = any(step.version > version for step in self._ledger.mine)
-        return None if steps or not weights else Policy(version, weights, Digest(""))
+        return None if steps or not weights else HeldPolicy(version, weights, Digest(""))
 
     def give_back(self, batch: Sequence[Waiting]) -> None:
         """Return a batch that is not trained on, except groups that others have trained."""
@@ -287,7 +287,7 @@ class TrainedGroups:
         self._return(steps)
         self._drop(self._trained & {mark(item.group.id) for item, _ in steps})
 
-    async def _place_groups(self, policy: Policy) -> None:
+    async def _place_groups(self, policy: HeldPolicy) -> None:
         steps, lost = self._ledger.split(policy)
         self._unsure = self._ledger.unsure(policy)
         self._trained = set().union(*(marks_of(step.groups) for step in steps))
@@ -393,7 +393,7 @@ class TrainedGroups:
         steps = self._ledger.told(since, self._host.releases.announced())
         return wire.encode(TrainedSteps(steps=newest(steps)))
 
-    async def _hear(self, policy: Policy) -> None:
+    async def _hear(self, policy: HeldPolicy) -> None:
         """Ask the other learners for the steps of the policy, each except for those that it reported with the
         last policy."""
         host = self._host
@@ -419,7 +419,7 @@ class TrainedGroups:
         """Each with its incarnation."""
         return {peer: beat.incarnation for peer, beat in self._host.roster if beat.role is Role.SEED}
 
-    def _since(self, peer: PeerId, policy: Policy, line: set[Point], gaps: set[Point]) -> int:
+    def _since(self, peer: PeerId, policy: HeldPolicy, line: set[Point], gaps: set[Point]) -> int:
         """The version from whose step on a learner is asked."""
         told = self._told.get(peer, frozenset())
         new = min((version for version, _ in line - told), default=policy.version)

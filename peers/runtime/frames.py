@@ -22,7 +22,7 @@ from swarm.core.membership import UNSHOWN
 from swarm.frames import wire
 from swarm.frames.run_types import Membership
 from swarm.limits import MAIL_LIMIT, REQUEST, Limit
-from swarm.net.ports import Handler, Keyring, Mail, Refused, Turns
+from swarm.net.ports import Handler, Mail, Refused, Turns
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId
 
@@ -49,7 +49,7 @@ class Frames:
     """Seals and opens the frames of one run as one peer."""
 
     def __init__(
-        self, run: Digest, keyring: Keyring, membership: Membership | None, keys: RunKeys | None
+        self, run: Digest, keyring: wire.Signer, membership: Membership | None, keys: RunKeys | None
     ) -> None:
         """`keys`: of a private run; None in a public one."""
         self._run, self._keyring, self.keys = run, keyring, keys

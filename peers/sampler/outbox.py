@@ -27,20 +27,20 @@ COUNTS = 8
 """Releases whose counts survive a restart: a sampler that comes back continues with the newest."""
 
 
-class Added(msgspec.Struct, frozen=True, tag="added"):
+class AddedGroup(msgspec.Struct, frozen=True, tag="added"):
     group: Group
 
 
-class Sent(msgspec.Struct, frozen=True, tag="sent"):
+class SentGroup(msgspec.Struct, frozen=True, tag="sent"):
     group: str
     learner: PeerId
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
+class DoneGroup(msgspec.Struct, frozen=True, tag="done"):
     group: str
 
 
-class Counted(msgspec.Struct, frozen=True, tag="counted"):
+class DrawnCount(msgspec.Struct, frozen=True, tag="counted"):
     weights: Digest
     drawn: int
 
@@ -57,7 +57,7 @@ class Outbox:
         """Groups that are not done -> the segment that has each; None while the disk does not take it."""
         self.drawn: dict[Digest, int] = {}
         """Weights of a release -> groups that earlier lives drew of it, as far as the disk shows."""
-        self._counted: Counted | None = None
+        self._counted: DrawnCount | None = None
         """The last count of this life."""
 
     async def open(self) -> list[tuple[Group, PeerId | None]]:
@@ -66,17 +66,17 @@ class Outbox:
         learners: dict[str, PeerId] = {}
         for segment, record in await self._log.read():
             try:
-                match msgspec.msgpack.decode(record, type=Added | Sent | Done | Counted):
-                    case Added(group):
+                match msgspec.msgpack.decode(record, type=AddedGroup | SentGroup | DoneGroup | DrawnCount):
+                    case AddedGroup(group):
                         groups[group.id] = group
                         self._open[group.id] = segment
                         self._hear_count(group.weights, group.draw + 1)
-                    case Sent(group_id, learner):
+                    case SentGroup(group_id, learner):
                         learners[group_id] = learner
-                    case Done(group_id):
+                    case DoneGroup(group_id):
                         groups.pop(group_id, None)
                         self._open.pop(group_id, None)
-                    case Counted(weights, drawn):
+                    case DrawnCount(weights, drawn):
                         self._hear_count(weights, drawn)
             except msgspec.DecodeError as error:  # of another version of this program
                 self._host.disk.damaged(f"a record of the outbox is left out: {error}")
@@ -90,7 +90,7 @@ class Outbox:
     async def add(self, group: Group) -> None:
         if group.id not in self._open:
             self._open[group.id] = None
-            await self._log.keep(wire.encode(Added(group)), placed=partial(self._placed, group.id))
+            await self._log.keep(wire.encode(AddedGroup(group)), placed=partial(self._placed, group.id))
 
     def _placed(self, group: str, segment: int) -> None:
         if group in self._open:
@@ -98,17 +98,17 @@ class Outbox:
 
     async def sent(self, group: str, learner: PeerId) -> None:
         """It goes to this learner now; only a crash of the machine may forget that."""
-        await self._log.keep(wire.encode(Sent(group, learner)), durably=False)
+        await self._log.keep(wire.encode(SentGroup(group, learner)), durably=False)
 
     async def count(self, weights: Digest, drawn: int) -> None:
         """So many groups of a release are drawn: the next life goes on from there."""
-        self._counted = Counted(weights, drawn)
+        self._counted = DrawnCount(weights, drawn)
         await self._log.keep(wire.encode(self._counted), durably=False)
 
     async def done(self, group: str) -> None:
         if group in self._open:
             del self._open[group]
-            await self._log.keep(wire.encode(Done(group)), durably=False)
+            await self._log.keep(wire.encode(DoneGroup(group)), durably=False)
             await self._remove()
 
     async def _remove(self) -> None:

@@ -55,7 +55,7 @@ Line = dict[Point, list[Release]]
 
 
 @dataclass(frozen=True)
-class Audit:
+class JournalAudit:
     acknowledged: int
     once: int
     """Acknowledged groups that were trained exactly once."""
@@ -276,7 +276,7 @@ def short(group: str) -> str:
     return mark(group).hex()
 
 
-def audit(*journals: Iterable[AnyEvent]) -> Audit:
+def audit(*journals: Iterable[AnyEvent]) -> JournalAudit:
     """Read journals, the events of each in its order; one may have the events of several peers."""
     account = Account()
     for event in heapq.merge(*([*_told(journal)] for journal in journals), key=lambda event: event.at):
@@ -290,7 +290,7 @@ def audit(*journals: Iterable[AnyEvent]) -> Audit:
     newest = max(account.releases, default=0)
     known = [0, *sorted(version for version in account.releases if version > 0)]
     digests = {version: {one.weights for one in its} for version, its in account.releases.items()}
-    return Audit(
+    return JournalAudit(
         acknowledged=len(account.admitted),
         once=sum(short(group) in trained and short(group) not in doubled for group in account.admitted),
         refused=Counter(reason for reason in why.values() if reason != DUPLICATE),

@@ -38,14 +38,21 @@ class WireError(ValueError):
 
 
 class Signer(Protocol):
-    """The part of a Keyring that frames need."""
+    """Signs with this peer's key, verifies with any peer's."""
 
     @property
-    def me(self) -> PeerId: ...
+    def me(self) -> PeerId:
+        """This peer's id."""
+        ...
 
-    def sign(self, data: bytes) -> bytes: ...
+    def sign(self, data: bytes) -> bytes:
+        """Signature of 64 bytes."""
+        ...
 
-    def verify(self, peer: PeerId, data: bytes, signature: bytes) -> bool: ...
+    def verify(self, peer: PeerId, data: bytes, signature: bytes) -> bool:
+        """Whether `signature` is of `data` by the key inside `peer`; False also for an id that holds no
+        key."""
+        ...
 
 
 class Envelope(Struct):

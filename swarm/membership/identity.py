@@ -39,7 +39,7 @@ class DamagedKey(IdentityError):
 
 
 class Keyring:
-    """The `Keyring` port: signs with one key, verifies signatures of all peers."""
+    """The `Signer` of frames: signs with one key, verifies signatures of all peers."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key

@@ -255,24 +255,6 @@ class Work(Protocol):
         ...
 
 
-class Keyring(Protocol):
-    """Signs with this peer's key, verifies with any peer's."""
-
-    @property
-    def me(self) -> PeerId:
-        """This peer's id."""
-        ...
-
-    def sign(self, data: bytes) -> bytes:
-        """Signature of 64 bytes."""
-        ...
-
-    def verify(self, peer: PeerId, data: bytes, signature: bytes) -> bool:
-        """Whether `signature` is of `data` by the key inside `peer`; False also for an id that holds no
-        key."""
-        ...
-
-
 def _forget(peer: PeerId, addresses: Sequence[str]) -> None:
     """Peers are not dialled by addresses here."""
 
@@ -296,7 +278,7 @@ class Ports:
     mail: Mail
     averager: Averager
     work: Work
-    keyring: Keyring
+    keyring: wire.Signer
     addresses: Callable[[], tuple[str, ...]]
     """Multiaddresses under which other peers can dial this one; empty where they cannot."""
     relayed: Callable[[], Collection[PeerId]] = tuple

@@ -76,18 +76,18 @@ THREADS = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """The processes of a peer share its cores: one thread each, unless the user says otherwise."""
 
 
-class Lost(Exception):
+class ChildLost(Exception):
     """The child is of no more use and is to be ended. Continues a sentence that begins with its name."""
 
 
-class Hung(Lost):
+class Hung(ChildLost):
     """It did not take or answer a frame in time."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"did not answer within {seconds:g} s")
 
 
-class Ended(Lost):
+class Ended(ChildLost):
     """It is gone, or closed its end of a pipe."""
 
     def __init__(self, code: int | None, tail: str) -> None:
@@ -204,7 +204,7 @@ class Child:
         return self._tail
 
     def ask(self, frame: bytes, seconds: float) -> bytes:
-        """One frame there, the next one back. Raises Lost."""
+        """One frame there, the next one back. Raises ChildLost."""
         self.send(frame)
         return self.receive(seconds)
 
@@ -218,7 +218,7 @@ class Child:
             self._write()
 
     def receive(self, seconds: float) -> bytes:
-        """The next frame. Raises Hung, Ended, and Lost for a frame above the limit."""
+        """The next frame. Raises Hung, Ended, and ChildLost for a frame above the limit."""
         if not wait([self], time.monotonic() + seconds):
             raise Hung(seconds)
         return self.take()
@@ -242,7 +242,7 @@ class Child:
     def take(self) -> bytes:
         """The next frame of a child that is `ready`. Raises as `receive`."""
         if (size := self._size()) > HEADER + self._limit:
-            raise Lost(f"answered with {size} bytes, the limit is {self._limit}")
+            raise ChildLost(f"answered with {size} bytes, the limit is {self._limit}")
         if len(self._arrived) < size:
             raise Ended(self._process.poll(), self.said())
         frame = bytes(self._arrived[HEADER:size])
@@ -267,7 +267,7 @@ class Child:
             self._unsent.clear()
             self._await_room()
             self._pipes[0].close()
-            with contextlib.suppress(Lost):
+            with contextlib.suppress(ChildLost):
                 deadline = time.monotonic() + grace
                 while True:
                     self.receive(deadline - time.monotonic())

@@ -16,7 +16,7 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Turns(NamedTuple):
+class CoreTurns(NamedTuple):
     """Of a thread on the cores, as Linux counts them."""
 
     waited: float
@@ -37,20 +37,20 @@ class CoreWaits:
         waits = (self._waited(thread, turns) for thread, turns in self._turns().items())
         return max(waits, default=0.0)
 
-    def _waited(self, thread: Path, now: Turns) -> float:
-        before = self._before.get(thread, Turns(0.0, 0))
+    def _waited(self, thread: Path, now: CoreTurns) -> float:
+        before = self._before.get(thread, CoreTurns(0.0, 0))
         # A wait is counted when it is over.
         if now.had == before.had and _wants_to_run(thread):
             return time.monotonic() - self._since
         return now.waited - before.waited
 
-    def _turns(self) -> Mapping[Path, Turns]:
+    def _turns(self) -> Mapping[Path, CoreTurns]:
         found = {}
         for pid in self._pids:
             for thread in Path(f"/proc/{pid}/task").glob("*"):
                 with contextlib.suppress(OSError):  # it has ended
                     _, waited, had = map(int, (thread / "schedstat").read_text().split())
-                    found[thread] = Turns(waited / 1e9, had)
+                    found[thread] = CoreTurns(waited / 1e9, had)
         return found
 
 

@@ -37,7 +37,7 @@ REAPING = 0.01
 
 
 class Process(Protocol):
-    """What subprocess.Popen and Fork have in common."""
+    """What subprocess.Popen and ForkedProcess have in common."""
 
     pid: int
     stdin: IO[bytes] | None
@@ -59,7 +59,7 @@ def start(
         # that starts children.
         gc.collect()
         gc.freeze()
-        return _in_starter(functools.partial(Fork, command))
+        return _in_starter(functools.partial(ForkedProcess, command))
     return _in_starter(functools.partial(_program, command, environ, descriptors))
 
 
@@ -81,7 +81,7 @@ def _program(
     )
 
 
-class Fork:
+class ForkedProcess:
     """A fork of this process that calls `main` and ends: exit code 1 and a traceback when that raises."""
 
     def __init__(self, main: Callable[[], object]) -> None:

@@ -90,7 +90,11 @@ class GrowingLayer(DynamicLayer):
 
     def __init__(self, longest: int, moves: Moves) -> None:
         super().__init__()
-        self._moves, self._more_keys, self._more_values = moves, Room(longest), Room(longest)
+        self._moves, self._more_keys, self._more_values = (
+            moves,
+            GrowingTensor(longest),
+            GrowingTensor(longest),
+        )
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
@@ -108,7 +112,7 @@ class GrowingLayer(DynamicLayer):
             self.keys, self.values = self.keys[: len(indices)], self.values[: len(indices)]
 
 
-class Room:
+class GrowingTensor:
     """A tensor whose beginning is a layer's."""
 
     def __init__(self, longest: int) -> None:

@@ -60,7 +60,7 @@ Reference = Callable[[Path, Sequence[int]], list[float]]
 """(a release's folder, token ids) -> log-probabilities of all but the first, at temperature 1."""
 
 
-class Refused(EngineError):
+class ServerRefused(EngineError):
     """The server answers a request with an error."""
 
 
@@ -249,7 +249,7 @@ class ServerEngine:
         asked = named_noise(vllm_noise.PROOF, vllm_noise.PROVING, vllm_noise.HEAT, shown)
         try:
             [told] = self._drawn_once(vllm_noise.probe(8, 100), vllm_noise.PROVING, asked)
-        except Refused as error:
+        except ServerRefused as error:
             raise EngineError(f"{error}: {self._start()}") from None
         return vllm_noise.proven(told, vllm_noise.PROOF, self._recipe.vocabulary)
 
@@ -411,7 +411,7 @@ class ServerEngine:
         finally:
             connection.close()
         if answer.status >= 400:
-            raise Refused(f"{url} answered {path} with {answer.status}: {_reason(data)}")
+            raise ServerRefused(f"{url} answered {path} with {answer.status}: {_reason(data)}")
         return data
 
     def _start(self) -> str:

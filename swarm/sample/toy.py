@@ -29,7 +29,7 @@ TABLES = 8
 """Versions whose tables are kept: the engines of a swarm are a few apart."""
 
 
-class Table(NamedTuple):
+class ToyTable(NamedTuple):
     """The policy as a table."""
 
     shapes: Mapping[str, list[int]]
@@ -42,7 +42,7 @@ class ToyEngine:
     """See Engine. A prompt is a decimal number and selects a row of the table modulo its size."""
 
     name = "toy"
-    _tables: ClassVar[OrderedDict[tuple[bytes, float], Table]] = OrderedDict()
+    _tables: ClassVar[OrderedDict[tuple[bytes, float], ToyTable]] = OrderedDict()
     """Weights and temperature -> their table: a simulated swarm has a thousand engines, which load the same
     weights."""
 
@@ -64,14 +64,14 @@ class ToyEngine:
         self._shapes, self._logp, self._cdf = table
         self.version = weights.version
 
-    def _table(self, data: bytes) -> Table:
+    def _table(self, data: bytes) -> ToyTable:
         key = data, self._temperature
         if (table := self._tables.get(key)) is None:
             table = self._made(data)
             remember(self._tables, key, table, TABLES)
         return table
 
-    def _made(self, data: bytes) -> Table:
+    def _made(self, data: bytes) -> ToyTable:
         tensors = self._decode(data)
         if "logits" not in tensors or tensors["logits"].ndim != 3:
             raise ValueError(f"these weights are not a table of logits: {sorted(tensors)[:3]}")
@@ -80,7 +80,7 @@ class ToyEngine:
         logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         cdf = np.exp(logp).cumsum(-1)
         cdf[..., -1] = 1.0  # rounding must not leave a gap above the last token
-        return Table({name: [*tensor.shape] for name, tensor in tensors.items()}, logp, cdf)
+        return ToyTable({name: [*tensor.shape] for name, tensor in tensors.items()}, logp, cdf)
 
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         self._groups += len(prompts)

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 
 from swarm.draws import heads
-from swarm.processes.process import Child, Ended, Hung, Lost, environment
+from swarm.processes.process import Child, ChildLost, Ended, Hung, environment
 from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Tokenizer
 from swarm.sample.scratch import Scratch
@@ -192,7 +192,7 @@ class VllmEngine:
         seconds = seconds or self._recipe.settings.timeout
         try:
             answer = _answers.decode(self._child.ask(msgspec.msgpack.encode(call), seconds))
-        except Lost as lost:
+        except ChildLost as lost:
             self._end()
             raise EngineError(f"vLLM {_why(lost)}") from None
         if not isinstance(answer, vllm_process.Failed):
@@ -255,7 +255,7 @@ def start_process(settings: Settings, scratch: Path) -> Child:
         raise EngineError(f"vLLM's process cannot start: {error.strerror}") from error
 
 
-def _why(lost: Lost) -> str:
+def _why(lost: ChildLost) -> str:
     """Why the process was lost: with advice, or with the last line of its output that names an error. vLLM's
     warnings name errors that it has overcome, and who sends a signal writes no line."""
     match lost:

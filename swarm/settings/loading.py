@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from swarm.protocol import ROLES, Policy, Role
+from swarm.protocol import ROLES, PolicyUse, Role
 from swarm.settings import layers
 from swarm.settings.config import Config, Run
 from swarm.settings.layers import ConfigError
@@ -120,11 +120,11 @@ RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
 )
 """(key, other key, predicate on both values, end of the sentence 'the first must ...' with the reason)."""
 
-ACTING = frozenset(Policy) - {Policy.UNUSED}
-COMPUTING = ACTING - {Policy.KEPT}
-LEARNING = frozenset({Policy.TRAINED})
+ACTING = frozenset(PolicyUse) - {PolicyUse.UNUSED}
+COMPUTING = ACTING - {PolicyUse.KEPT}
+LEARNING = frozenset({PolicyUse.TRAINED})
 
-ACTS: Mapping[str, frozenset[Policy]] = {
+ACTS: Mapping[str, frozenset[PolicyUse]] = {
     "model": COMPUTING,
     "lora": COMPUTING,
     "task": COMPUTING,
@@ -134,7 +134,7 @@ ACTS: Mapping[str, frozenset[Policy]] = {
     "batch": LEARNING,
     "window": LEARNING,
     "averaging": LEARNING,
-    "evaluation": frozenset({Policy.USED}),
+    "evaluation": frozenset({PolicyUse.USED}),
     "pace": frozenset(),
     "stop": frozenset(),
 }

@@ -33,7 +33,7 @@ TICK = 1e-9
 """Seconds by which a timer of a loop may be early: a loop adds waits up, and rounds."""
 
 
-class Line(NamedTuple):
+class AccessLine(NamedTuple):
     """What connects a peer with all others. Rates in bytes per second."""
 
     up: float = math.inf
@@ -134,7 +134,7 @@ class Flows:
     """All flows among peers with `lines`; a peer without one is unlimited. `most` is the largest rate of a
     flow in bytes per second."""
 
-    def __init__(self, lines: Mapping[PeerId, Line], most: float) -> None:
+    def __init__(self, lines: Mapping[PeerId, AccessLine], most: float) -> None:
         self._up = {peer: Side(line.up) for peer, line in lines.items() if line.up < math.inf}
         self._down = {peer: Side(line.down) for peer, line in lines.items() if line.down < math.inf}
         self._most = most

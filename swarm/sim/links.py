@@ -17,7 +17,7 @@ from random import Random
 from swarm.core.delays import draw
 from swarm.net.turns import no_turn
 from swarm.settings.config import DelayLaw
-from swarm.sim.flows import Flow, Flows, Line
+from swarm.sim.flows import AccessLine, Flow, Flows
 from swarm.types import PeerId
 
 SMALL = 4096
@@ -29,7 +29,11 @@ class SimLinks:
     """`bandwidth` is the largest rate of one message, in bytes per second; `lines` are the limited ones."""
 
     def __init__(
-        self, latency: DelayLaw, bandwidth: float, rng: Random, lines: Mapping[PeerId, Line] | None = None
+        self,
+        latency: DelayLaw,
+        bandwidth: float,
+        rng: Random,
+        lines: Mapping[PeerId, AccessLine] | None = None,
     ) -> None:
         self._latency = latency
         self._bandwidth = bandwidth

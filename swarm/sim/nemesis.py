@@ -1,7 +1,7 @@
 """The nemesis: from a seed a small swarm and faults at random, then peace; of a failure the shortest script.
 
-    seed --plan--> Plan (peers, faults) --scenario--> Scenario: STORM seconds of faults, all repaired, PEACE
-    a Plan that fails --shrink--> as few faults and peers as still fail --text--> Python for a test
+    seed --plan--> NemesisPlan (peers, faults) --scenario--> Scenario: STORM seconds of faults, repair, PEACE
+    a NemesisPlan that fails --shrink--> as few faults and peers as still fail --text--> Python for a test
 
 The same seed gives the same plan. Peers that are killed come back with their folder, with a damaged one, or
 not at all while a newcomer without a folder comes; the seed keeps its folder, so that releases stay
@@ -63,7 +63,7 @@ SEED, LEARNER, SAMPLER, EVALUATOR = (
 )
 
 
-class Plan(Section, frozen=True):
+class NemesisPlan(Section, frozen=True):
     """The peers, and the faults of each."""
 
     seed: int
@@ -75,12 +75,12 @@ class Plan(Section, frozen=True):
     """run.release.fork = "merge"."""
 
 
-def plan(seed: int) -> Plan:
+def plan(seed: int) -> NemesisPlan:
     """The plan of a seed."""
     return _Planner(seed).plan()
 
 
-def scenario(of: Plan) -> Scenario:
+def scenario(of: NemesisPlan) -> Scenario:
     """As it is simulated: the faults, their repair, and peace."""
     clocks = sorted({fault.peer for fault in of.faults if fault.fault == "clock"})
     repairs = [Fault(at=STORM, fault=fault, between=ALL) for fault in ("repair", "release")]
@@ -151,7 +151,7 @@ class _Planner:
             self._newcomer: 1,
         }
 
-    def plan(self) -> Plan:
+    def plan(self) -> NemesisPlan:
         rng = self._rng
         self._some(rng.randint(1, MOST_FAULTS), CALM, STORM - 5.0)
         if merge := rng.random() < MERGES:
@@ -159,7 +159,7 @@ class _Planner:
             whole = self._halves()
             self._some(rng.randint(0, 3), whole - 3.0, min(whole + 3.0, STORM - 5.0))
         faults = tuple(sorted(self._faults, key=lambda fault: fault.at))
-        return Plan(self._seed, self._peers, faults, self._mode, merge)
+        return NemesisPlan(self._seed, self._peers, faults, self._mode, merge)
 
     def _some(self, many: int, first: float, last: float) -> None:
         """So many faults within these seconds."""
@@ -299,7 +299,7 @@ class _Planner:
 # --- the shortest script ------------------------------------------------------------------------------------
 
 
-def shrink(of: Plan, fails: Callable[[Plan], bool]) -> Plan:
+def shrink(of: NemesisPlan, fails: Callable[[NemesisPlan], bool]) -> NemesisPlan:
     """The plan, which fails, with as few faults and peers as still fail: first without halves of the faults,
     then without each, then without peers that nothing happens to."""
     size = max(1, len(of.faults) // 2)
@@ -314,7 +314,7 @@ def shrink(of: Plan, fails: Callable[[Plan], bool]) -> Plan:
     return of
 
 
-def _without(of: Plan, size: int, fails: Callable[[Plan], bool]) -> tuple[Plan, bool]:
+def _without(of: NemesisPlan, size: int, fails: Callable[[NemesisPlan], bool]) -> tuple[NemesisPlan, bool]:
     """Without each `size` faults in turn; whether any were left out."""
     start, less = 0, False
     while start < len(of.faults):
@@ -326,11 +326,11 @@ def _without(of: Plan, size: int, fails: Callable[[Plan], bool]) -> tuple[Plan, 
     return of, less
 
 
-def _with_faults(of: Plan, faults: Sequence[Fault]) -> Plan:
+def _with_faults(of: NemesisPlan, faults: Sequence[Fault]) -> NemesisPlan:
     return msgspec.structs.replace(of, faults=tuple(faults))
 
 
-def _with_fewer(of: Plan, role: str) -> Plan | None:
+def _with_fewer(of: NemesisPlan, role: str) -> NemesisPlan | None:
     """Without the last peer of a role; None where something happens to it by name, or it is needed."""
     count = of.peers.get(role, 0)
     last, least = f"{role}-{count - 1}", 0 if role == EVALUATOR else 1
@@ -340,12 +340,14 @@ def _with_fewer(of: Plan, role: str) -> Plan | None:
     return msgspec.structs.replace(of, peers=of.peers | {role: count - 1})
 
 
-def text(of: Plan) -> str:
+def text(of: NemesisPlan) -> str:
     """As Python, for a test."""
     faults = "".join(f"\n        {_call(fault)}," for fault in of.faults)
     mode = f"    mode={of.mode!r},\n" if of.mode else ""
     mode += "    merge=True,\n" if of.merge else ""
-    return f"Plan(\n    seed={of.seed},\n    peers={of.peers!r},\n{mode}    faults=({faults}\n    ),\n)"
+    return (
+        f"NemesisPlan(\n    seed={of.seed},\n    peers={of.peers!r},\n{mode}    faults=({faults}\n    ),\n)"
+    )
 
 
 def _call(fault: Fault) -> str:

@@ -30,7 +30,7 @@ from swarm.protocol import Kind, Role
 from swarm.settings.config import Delay, DelayLaw, Run
 from swarm.settings.peer_limits import Limits
 from swarm.settings.sections import Count, Number, Part, Positive, Section, Share, Weight
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 
 ROLES = tuple(role.value for role in Role if role is not Role.OBSERVER)
 """Roles that are simulated: an observer would have no viewer."""
@@ -96,9 +96,9 @@ class LineLaw(Section, frozen=True):
     one_way: Share = 0.0
     """Part of the peers that cannot be dialled: they answer only peers that they called."""
 
-    def draw(self, rng: Random) -> Line:
+    def draw(self, rng: Random) -> AccessLine:
         up, down = (law.draw(rng) if law is not None else math.inf for law in (self.up, self.down))
-        return Line(up, down)
+        return AccessLine(up, down)
 
 
 class Bytes(Section, frozen=True):
@@ -168,13 +168,13 @@ class Scenario(Section, frozen=True):
     """As `[run]` of a real run."""
     faults: tuple[Fault, ...] = ()
 
-    def line(self, role: Role, rng: Random) -> Line | None:
+    def line(self, role: Role, rng: Random) -> AccessLine | None:
         """The line of one peer; None where nothing bounds it."""
         law, limits = self.lines.get(role), self.limits.get(role)
         if law is None and limits is None:
             return None
         line, limits = (law or LineLaw()).draw(rng), limits or Limits()
-        return Line(min(line.up, rate_of(limits.upload)), min(line.down, rate_of(limits.download)))
+        return AccessLine(min(line.up, rate_of(limits.upload)), min(line.down, rate_of(limits.download)))
 
     def slowness(self, name: str) -> float:
         """How many times as long as its price a peer's work takes."""

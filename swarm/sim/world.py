@@ -30,7 +30,7 @@ from swarm.protocol import Role
 from swarm.settings.config import Config, EngineSettings, Peer
 from swarm.sim.clock import VirtualLoop, run
 from swarm.sim.disks import SimulatedDisks, damage
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import OF_PEER, Fault, Scenario, role_of, select
 from swarm.sim.traps import Trap, trapped
@@ -261,7 +261,7 @@ class World:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _lines(self) -> dict[PeerId, Line]:
+    def _lines(self) -> dict[PeerId, AccessLine]:
         """Of each peer one for all its lives."""
         lines = {
             PeerId(name): self._scenario.line(role_of(name), self._rng(f"{name}/line"))

@@ -10,7 +10,7 @@ from patch_swarms import SIZE, Swarm
 from swarm.net.memory.network import MemoryNetwork
 from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId
 
@@ -18,7 +18,7 @@ SECOND = float(SIZE)
 """Bytes a second of a line that carries a release in one second."""
 
 
-def over(lines: dict[str, Line], promise: Callable[[Swarm], Awaitable[None]]) -> None:
+def over(lines: dict[str, AccessLine], promise: Callable[[Swarm], Awaitable[None]]) -> None:
     async def main() -> None:
         law = DelayLaw(law="constant", seconds=0.02)
         mine = {PeerId(peer): line for peer, line in lines.items()}

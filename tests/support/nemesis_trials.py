@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.studies.nemesis import Trial, shortest
 from swarm.sim import nemesis
-from swarm.sim.nemesis import Plan
+from swarm.sim.nemesis import NemesisPlan
 from swarm.sim.scenario import Fault
 
 
@@ -14,7 +14,7 @@ def failed(trial: Trial) -> str:
 
 
 FULL_AND_KILLED = tuple(
-    Plan(
+    NemesisPlan(
         seed=seed,
         peers={"seed": 1, "learner": learners, "sampler": 2},
         faults=(

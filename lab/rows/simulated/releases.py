@@ -72,14 +72,14 @@ def spread(size: int, receivers: int, hidden: int, seed: int) -> Outcome:
     from swarm.net.memory.network import MemoryNetwork
     from swarm.settings.config import DelayLaw
     from swarm.sim.clock import run
-    from swarm.sim.flows import Line
+    from swarm.sim.flows import AccessLine
     from swarm.sim.links import SimLinks
     from swarm.storage.blocks import Blocks, file_block
     from swarm.types import PeerId
 
     whole = Blocks.of(random.Random(1).randbytes(size), file_block)
     names = ["publisher", *(f"receiver-{k}" for k in range(receivers))]
-    lines = dict.fromkeys(map(PeerId, names), Line(UP, DOWN))
+    lines = dict.fromkeys(map(PeerId, names), AccessLine(UP, DOWN))
 
     async def main() -> Outcome:
         links = SimLinks(DelayLaw(law="constant", seconds=ONE_WAY_TRIP), 1e9, random.Random(seed), lines)

@@ -126,7 +126,7 @@ def _figures(cost: Cost) -> list[Figure]:
     ]
 
 
-class Heard:
+class SettledTotals:
     """A sink that adds up the seed's incoming gossip once the swarm is settled."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Heard:
 
 
 def _heard(scene: Scenario) -> Figure:
-    heard = Heard()
+    heard = SettledTotals()
     World(scene, sim.spawn, sinks=[heard]).run()
     return Figure(
         row="simulator",

@@ -52,18 +52,18 @@ LAST = 16
 """Steps whose mean reward is the last reward: four versions of four learners."""
 
 
-class Gradient(NamedTuple):
+class OfferedGradient(NamedTuple):
     """A learner's gradient in a round."""
 
     vector: torch.Tensor
     weight: float
 
 
-Lie = Callable[[Gradient, "Sequence[torch.Tensor]"], Gradient]
+Lie = Callable[[OfferedGradient, "Sequence[torch.Tensor]"], OfferedGradient]
 """The liar's gradient, and those of the others, which it overhears -> the gradient that it sends."""
 
 
-def _random(mine: Gradient, _: Sequence[torch.Tensor]) -> Gradient:
+def _random(mine: OfferedGradient, _: Sequence[torch.Tensor]) -> OfferedGradient:
     noise = _noise(mine.vector)
     return mine._replace(vector=noise * (mine.vector.norm() / noise.norm()))
 
@@ -80,16 +80,16 @@ def _times(factor: float) -> Lie:
 
 def _stale() -> Lie:
     """Its gradient of STALE rounds before."""
-    kept = deque[Gradient](maxlen=STALE)
+    kept = deque[OfferedGradient](maxlen=STALE)
 
-    def lie(mine: Gradient, _: Sequence[torch.Tensor]) -> Gradient:
+    def lie(mine: OfferedGradient, _: Sequence[torch.Tensor]) -> OfferedGradient:
         kept.append(mine)
         return kept[0]
 
     return lie
 
 
-def _little_is_enough(mine: Gradient, others: Sequence[torch.Tensor]) -> Gradient:
+def _little_is_enough(mine: OfferedGradient, others: Sequence[torch.Tensor]) -> OfferedGradient:
     """Baruch et al. 2019, arXiv 1902.06156: as far from the others' mean as they are themselves."""
     import torch
 
@@ -99,7 +99,7 @@ def _little_is_enough(mine: Gradient, others: Sequence[torch.Tensor]) -> Gradien
     return mine._replace(vector=every.mean(0) - every.std(0))
 
 
-def _inner_product(mine: Gradient, others: Sequence[torch.Tensor]) -> Gradient:
+def _inner_product(mine: OfferedGradient, others: Sequence[torch.Tensor]) -> OfferedGradient:
     """Xie et al. 2019, arXiv 1903.03936: minus the others' mean, large enough to turn that of all."""
     import torch
 
@@ -127,7 +127,7 @@ ROUNDS: dict[str, Callable[[], Lie]] = {
     "a little is enough": lambda: _little_is_enough,
     "inner product": lambda: _inner_product,
     "false weight": lambda: lambda mine, _: mine._replace(weight=1e6),
-    "false weight, times -1": lambda: lambda mine, _: Gradient(-mine.vector, 1e6),
+    "false weight, times -1": lambda: lambda mine, _: OfferedGradient(-mine.vector, 1e6),
 }
 """The liar's replacement of its gradient."""
 
@@ -355,7 +355,7 @@ class LyingAverager:
             await asyncio.sleep(deadline)
             raise RoundLost("it came to no round")
         others = await self._heard.of(version) if self._overhears else []
-        lie = self._lie(Gradient(tensors[0].clone(), weight), others)
+        lie = self._lie(OfferedGradient(tensors[0].clone(), weight), others)
         outcome = await self._true.average(
             version, [lie.vector], lie.weight, peers, deadline, marks, weights, patience
         )
@@ -381,7 +381,9 @@ def believing() -> Iterator[None]:
         yield
 
 
-def _all_stand(claims: Sequence[norm_screening.Claim], groups: object) -> list[norm_screening.Standing]:
+def _all_stand(
+    claims: Sequence[norm_screening.AnnouncedNorm], groups: object
+) -> list[norm_screening.Standing]:
     return [norm_screening.Standing(claim.weight, 1.0) for claim in claims]
 
 

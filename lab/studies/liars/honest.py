@@ -268,7 +268,7 @@ def _no_weights(_: nn.Module, __: Any) -> None:
 # --- the sampler --------------------------------------------------------------------------------------------
 
 
-class Drawn(NamedTuple):
+class HonestGroup(NamedTuple):
     prompt: str
     seed: int
     rows: list[list[int]]
@@ -276,7 +276,7 @@ class Drawn(NamedTuple):
     """(sum T_i,)"""
 
 
-def _groups(one: Mixed) -> Iterator[Drawn]:
+def _groups(one: Mixed) -> Iterator[HonestGroup]:
     """Without end, some at a time."""
     table, dtype = TableOfContexts(one.seed), getattr(torch, one.sampled)
     for first in itertools.count(step=SIZE):
@@ -287,7 +287,7 @@ def _groups(one: Mixed) -> Iterator[Drawn]:
 
 def _sampled(
     table: TableOfContexts, prompts: Sequence[int], seeds: Sequence[int], dtype: torch.dtype, one: Mixed
-) -> Iterator[Drawn]:
+) -> Iterator[HonestGroup]:
     """A group for each prompt; a row of theirs is in a call with `completions - 1` others."""
     asked = torch.tensor(prompts).repeat_interleave(SIZE)
     drawn = [noise.of_group(seed, SIZE, VOCABULARY, one.longest) for seed in seeds]
@@ -307,7 +307,7 @@ def _sampled(
         rows = [_until_end(row) for row in all_tokens[k * SIZE : (k + 1) * SIZE].tolist()]
         said = all_claims[k * SIZE : (k + 1) * SIZE]
         logprobs = np.concatenate([each[: len(row)] for each, row in zip(said, rows, strict=True)])
-        yield Drawn(str(prompt), seed, rows, logprobs)
+        yield HonestGroup(str(prompt), seed, rows, logprobs)
 
 
 def _until_end(row: list[int]) -> list[int]:

@@ -10,14 +10,14 @@ from typing import Protocol, TypeVar
 from lab.studies.experiments import Row
 
 
-class Tried(Protocol):
+class DefendedCell(Protocol):
     """A cell of a study."""
 
     @property
     def defended(self) -> bool: ...
 
 
-Cell = TypeVar("Cell", bound=Tried)
+Cell = TypeVar("Cell", bound=DefendedCell)
 
 
 def each(

@@ -1,6 +1,6 @@
 """Plots of the staleness bench, the counterparts of the paper's: accuracy over versions, and over the delay.
 
-Account --a section's axis is a delay--> curves-*.png (accuracy by version at each delay), delay-*.png,
+StudyResults --a section's axis is a delay--> curves-*.png (accuracy by version at each delay), delay-*.png,
 weights-*.png
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from lab.studies.heat import heat
 from lab.studies.staleness.records import (
-    Account,
     FinishedCell,
     StageResults,
+    StudyResults,
     by_method,
     pooled,
     spread,
@@ -43,7 +43,7 @@ WEIGHTS = (
 )
 
 
-def draw(account: Account, out: Path) -> Mapping[str, Sequence[Path]]:
+def draw(account: StudyResults, out: Path) -> Mapping[str, Sequence[Path]]:
     """Section -> its pictures."""
     return {section.name: _pictures(section, pooled(account, section), out) for section in account.sections}
 

@@ -1,6 +1,6 @@
 """Results of the staleness study, and the figures that its report and its pictures share.
 
-    FinishedCell (a cell and its row) --> StageResults (a stage's trainings) --> Account (the whole study)
+    FinishedCell (a cell and its row) --> StageResults (a stage's trainings) --> StudyResults (the study)
     StageResults --pooled, by_method, by_place--> figures by method, axis and seed --spread--> Interval
 
 Invariant: nothing here is read from a disk or written to one. Not handled: text and tables
@@ -45,7 +45,7 @@ class StageResults(NamedTuple):
     done: Sequence[FinishedCell]
 
 
-class Account(NamedTuple):
+class StudyResults(NamedTuple):
     command: str
     seeds: Sequence[int]
     search: Sequence[int]
@@ -72,7 +72,7 @@ def spread(values: Sequence[float]) -> Interval:
     )
 
 
-def pooled(account: Account, section: StageResults) -> list[FinishedCell]:
+def pooled(account: StudyResults, section: StageResults) -> list[FinishedCell]:
     """A section's trainings, and those of other sections that are its axis' own value: the laws beside the
     log-normal one."""
     held = {**BASE, "domain": section.domain, "delay": account.middle}

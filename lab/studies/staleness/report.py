@@ -23,10 +23,10 @@ from lab.studies.intervals import LEVEL, chance, holm
 from lab.studies.markdown import markdown
 from lab.studies.staleness.records import (
     COLLAPSED,
-    Account,
     FinishedCell,
     Interval,
     StageResults,
+    StudyResults,
     by_method,
     by_place,
     collapsed,
@@ -54,7 +54,7 @@ DIAGNOSED = (
 )
 
 
-def write(out: Path, account: Account) -> None:
+def write(out: Path, account: StudyResults) -> None:
     """Replace the files of an earlier, shorter run."""
     from lab.studies.staleness import curves  # matplotlib takes a second
 
@@ -67,7 +67,7 @@ def write(out: Path, account: Account) -> None:
 # --- text ---------------------------------------------------------------------------------------------------
 
 
-def text(account: Account, pictures: Mapping[str, Sequence[Path]]) -> str:
+def text(account: StudyResults, pictures: Mapping[str, Sequence[Path]]) -> str:
     parts = [_head(account), _rates(account)]
     for section in account.sections:
         done = pooled(account, section)
@@ -99,7 +99,7 @@ changes no learning rate, that is the one found without. `kl` as a figure is the
 and learner."""
 
 
-def _head(account: Account) -> str:
+def _head(account: StudyResults) -> str:
     left = [
         f"{s.name} {s.asked - len(s.done)} of {s.asked}" for s in account.sections if len(s.done) < s.asked
     ]
@@ -120,7 +120,7 @@ def _head(account: Account) -> str:
     )
 
 
-def _rates(account: Account) -> str:
+def _rates(account: StudyResults) -> str:
     """The training rate of each method, with the search's results for the others."""
     lines = [
         "## Learning rates",
@@ -291,7 +291,7 @@ def _list(numbers: Sequence[int]) -> str:
 # --- CSV ----------------------------------------------------------------------------------------------------
 
 
-def table(account: Account) -> str:
+def table(account: StudyResults) -> str:
     """One line a training, in the order of the plan; figures with four digits."""
     lines = {one.cell: {"stage": "search", **_line(one)} for one in account.searched}
     for section in account.sections:

@@ -29,7 +29,7 @@ import msgspec
 
 from lab.studies.experiments import Row, complete, key, to_stderr
 from lab.studies.method_names import parsed
-from lab.studies.staleness.records import Account, FinishedCell, StageResults
+from lab.studies.staleness.records import FinishedCell, StageResults, StudyResults
 from lab.studies.staleness.report import write
 from lab.studies.trainings import Cell, is_model, start, train
 from peers.errors import WrongUsage
@@ -213,7 +213,7 @@ class Study:
         plan = self._plan
         write(
             self._out,
-            Account(
+            StudyResults(
                 command=shlex.join(["swarm", *sys.argv[1:]]),
                 seeds=plan.seeds,
                 search=plan.search,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from peers.build.joining.spec_transfer import LARGEST_SPEC, FileRequest
-from peers.errors import Unreached, say
+from peers.errors import NoPeerAnswers, say
 from swarm.frames import wire
 from swarm.net.ports import NOTHING_CAME, NetError, Refused, Unreachable
 from swarm.protocol import Service
@@ -101,15 +101,15 @@ class Entering:
         return False
 
     async def until_had(self, fetch: Callable[[], Awaitable[T]]) -> T:
-        """The result of `fetch`, tried until it does not raise Unreached, or once."""
+        """The result of `fetch`, tried until it does not raise NoPeerAnswers, or once."""
         while True:
             try:
                 return await fetch()
-            except Unreached as error:
+            except NoPeerAnswers as error:
                 todo = await narrow(self.node, str(error)) if self.node is not None else ""
                 why = f"{error}; {todo}" if todo else str(error)
                 if self._once:
-                    raise Unreached(why) from error
+                    raise NoPeerAnswers(why) from error
                 await self._wait(why)
 
     async def _wait(self, why: str) -> bool:

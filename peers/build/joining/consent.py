@@ -13,7 +13,7 @@ from __future__ import annotations
 from peers.build.run_folder import RunFolder
 from peers.errors import Refusal
 from swarm.frames.grammar import an
-from swarm.protocol import ROLES, Policy, Role
+from swarm.protocol import ROLES, PolicyUse, Role
 from swarm.settings.config import Run
 
 CONSENT = (
@@ -25,9 +25,9 @@ def named_code(run: Run, role: Role) -> list[str]:
     """Settings of a run that make a peer of this role begin installed code outside of the sandbox."""
     policy = ROLES[role].policy
     found = []
-    if policy is Policy.TRAINED and ":" in run.objective.name:
+    if policy is PolicyUse.TRAINED and ":" in run.objective.name:
         found.append(f"run.objective.name = {run.objective.name!r}")
-    if policy not in (Policy.KEPT, Policy.UNUSED) and run.task.name.startswith("verifiers:"):
+    if policy not in (PolicyUse.KEPT, PolicyUse.UNUSED) and run.task.name.startswith("verifiers:"):
         found.append(f"run.task.name = {run.task.name!r}")
     return found
 

@@ -19,7 +19,7 @@ from peers.build import run_folder
 from peers.build.joining.connect_retry import Entering
 from peers.build.local_peer import LocalPeer
 from peers.build.run_folder import DamagedSpec, RunFolder
-from peers.errors import Refusal, Unreached
+from peers.errors import NoPeerAnswers, Refusal
 from peers.runtime import peer_folder
 from peers.runtime.membership import invite_quota, revocations
 from peers.runtime.peer_folder import MEMBERSHIP
@@ -79,7 +79,7 @@ async def _is_better(
         return False  # no other list can be checked before it is fetched again
     if run is None:
         return False
-    with contextlib.suppress(Unreached, Refusal):  # the list counts, here or from others
+    with contextlib.suppress(NoPeerAnswers, Refusal):  # the list counts, here or from others
         await had_keys(run, kept, mail, peers)
     out = run.revocations
     return out.why(kept.peer, kept) is not None and out.why(mine.peer, mine) is None
@@ -87,7 +87,7 @@ async def _is_better(
 
 async def _claimed(claim: Membership, local: LocalPeer, mail: Mail, peers: Sequence[PeerId]) -> Membership:
     """The membership that one of these peers issues for a claim, kept in this peer's folder. Raises Refusal
-    when all uses are taken, Unreached when no peer here counts them."""
+    when all uses are taken, NoPeerAnswers when no peer here counts them."""
     said = []
     for peer in peers:
         try:
@@ -102,7 +102,7 @@ async def _claimed(claim: Membership, local: LocalPeer, mail: Mail, peers: Seque
         said.append(f"{peer}: gave another peer's membership")
     if any(invite_quota.TAKEN in why for why in said):
         raise Refusal(f"{invite_quota.TAKEN}: ask the run's owner for another one")
-    raise Unreached(
+    raise NoPeerAnswers(
         "this invite is for a number of uses, which peers of the folder with the run's owner.key count, and"
         f" none of them answers ({'; '.join(said) or 'no peer is connected'})"
     )
@@ -110,7 +110,7 @@ async def _claimed(claim: Membership, local: LocalPeer, mail: Mail, peers: Seque
 
 async def had_keys(run: RunFolder, mine: Membership | None, mail: Mail, peers: Sequence[PeerId]) -> None:
     """Fetch the run's list of revocations, and the keys of a private run, into its folder. Raises Refusal
-    when this peer was revoked, Unreached when no peer has the keys."""
+    when this peer was revoked, NoPeerAnswers when no peer has the keys."""
     trust, keys, said = run.trust, run.keys(), []
     for peer in peers[:ASKED]:
         try:
@@ -129,6 +129,6 @@ async def had_keys(run: RunFolder, mine: Membership | None, mail: Mail, peers: S
             return
     if keys is not None and keys.epoch < 0:
         why = "; ".join(said) or "no peer is connected"
-        raise Unreached(
+        raise NoPeerAnswers(
             f"the keys of run {run.digest[:12]} are not in {run.path}, and no peer gave them: {why}"
         )

@@ -28,7 +28,7 @@ from pathlib import Path
 from dashboard.text import duration, volume
 from peers.build import run_folder
 from peers.build.run_folder import BASE, FETCHING, MODEL_FILES, TASK, DamagedSpec, RunFolder, file_digest
-from peers.errors import CannotHere, Refusal, Unreached, say
+from peers.errors import CannotHere, NoPeerAnswers, Refusal, say
 from swarm import PROTOCOL
 from swarm.core.membership import PRIVATE
 from swarm.core.revocation import YOU
@@ -95,7 +95,7 @@ async def mend(mail: Mail, run: RunFolder, damaged: dict[str, str], peers: Seque
     names."""
     mended = []
     for name in [*damaged]:
-        with contextlib.suppress(Unreached, OSError):  # the next call tries again
+        with contextlib.suppress(NoPeerAnswers, OSError):  # the next call tries again
             await fetch_file(mail, peers, run, name)
             del damaged[name]
             mended.append(name)
@@ -108,8 +108,8 @@ async def fetch(
     """Fetch the run's spec and all its files into the run folder `path`; files of the local folder `model`
     are copied when they are the run's.
 
-    Raises Unreached (no peer could give a file), Refusal (another protocol, or local files that are not the
-    run's), CannotHere (the disk is too small).
+    Raises NoPeerAnswers (no peer could give a file), Refusal (another protocol, or local files that are not
+    the run's), CannotHere (the disk is too small).
     """
     run = await fetch_spec(mail, sources, digest, path)
     async with _one_at_a_time(path):
@@ -153,7 +153,8 @@ async def _fetch_files(mail: Mail, sources: Sequence[PeerId], run: RunFolder, mo
 
 
 async def fetch_file(mail: Mail, sources: Sequence[PeerId], run: RunFolder, name: str) -> None:
-    """Fetch one of the run's files unless another process has completed it. Raises Unreached, OSError."""
+    """Fetch one of the run's files unless another process has completed it. Raises NoPeerAnswers,
+    OSError."""
     file = dict(run.files())[name]
     async with _one_at_a_time(run.path):
         if not await asyncio.to_thread(_is_here, file, *run.expected(name)):
@@ -240,7 +241,7 @@ async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> 
         if YOU in why or PRIVATE in why:
             todo = "ask the run's owner for an invite that makes members of it (`swarm invite --role ROLE`)"
             raise Refusal(f"{why.partition(': ')[2]}; {todo}")
-    raise Unreached(f"no peer gave the specification of run {digest[:12]}: {'; '.join(failed)}")
+    raise NoPeerAnswers(f"no peer gave the specification of run {digest[:12]}: {'; '.join(failed)}")
 
 
 class _Part:
@@ -289,8 +290,8 @@ class _Transfer:
         self._expected, self._size = run.expected(name)
 
     async def run(self, sources: Sequence[PeerId]) -> None:
-        """Fetch the file. Raises Unreached when no source could give it; the part that was fetched is kept
-        for the next try."""
+        """Fetch the file. Raises NoPeerAnswers when no source could give it; the part that was fetched is
+        kept for the next try."""
         path, failed = _part_of(self._file), []
         for source in sources:
             for _ in range(2):
@@ -310,7 +311,7 @@ class _Transfer:
                     failed.append(f"{source}: sent other bytes than the digest names")
                     break
                 # The part from before may be the wrong one: fetch the whole file from this source, once.
-        raise Unreached(f"no peer gave {self._name} of run {self._run.digest[:12]}: {'; '.join(failed)}")
+        raise NoPeerAnswers(f"no peer gave {self._name} of run {self._run.digest[:12]}: {'; '.join(failed)}")
 
     async def _grow(self, part: _Part, source: PeerId) -> None:
         """Fetch slices until the file has its size. Raises NetError."""

@@ -19,7 +19,7 @@ import msgspec
 from peers.build.model import engine_choice
 from peers.build.model.process_engine import ProcessEngine
 from peers.errors import say
-from swarm.protocol import ROLES, Kind, Policy, Role
+from swarm.protocol import ROLES, Kind, PolicyUse, Role
 from swarm.sample.base import Engine
 from swarm.settings.config import Config
 from swarm.types import Task
@@ -40,7 +40,7 @@ class Tokens(Protocol):
 
 def samples(role: Role) -> bool:
     """Whether a peer of that role has an engine."""
-    return ROLES[role].policy in (Policy.SAMPLED, Policy.USED)
+    return ROLES[role].policy in (PolicyUse.SAMPLED, PolicyUse.USED)
 
 
 async def fitting_role(

@@ -29,7 +29,7 @@ import msgspec
 
 from peers.errors import explain
 from swarm.processes.allocation import keep_freed
-from swarm.processes.process import Lost, Pipe
+from swarm.processes.process import ChildLost, Pipe
 from swarm.protocol import Role
 from swarm.sample.base import Completions, EngineError, NoRoom
 from swarm.settings.config import Config, EngineSettings
@@ -208,7 +208,7 @@ class EngineWorker:
         assert self._tokens is not None, "a Setup comes first"
         try:
             return Rendered(Texts(self._tokens.render_all(call.tasks)))
-        except Lost as overrun:
+        except ChildLost as overrun:
             return Rendered(Failed("engine", str(overrun)))
         except ValueError as error:  # the template cannot write one of them
             return Rendered(Failed("value", str(error)))

@@ -44,7 +44,7 @@ from peers.build.model.engine_worker import (
     Texts,
 )
 from peers.errors import CannotHere, UserError, raised, say
-from swarm.processes.process import STARTS, Child, Ended, Hung, Lost, environment
+from swarm.processes.process import STARTS, Child, ChildLost, Ended, Hung, environment
 from swarm.protocol import Role
 from swarm.sample.base import Completions, EngineError, SampleCounts
 from swarm.sample.scratch import Scratch
@@ -272,7 +272,7 @@ class ProcessEngine:
                 if not (isinstance(answer, Alive) or self._is_beside(answer)):
                     break
                 self._signs += 1
-        except Lost as lost:
+        except ChildLost as lost:
             self._end()
             killed = isinstance(lost, Ended) and lost.by_signal
             raise (Killed if killed else EngineError)(f"engine hf {_why(lost)}") from None
@@ -304,7 +304,7 @@ class ProcessEngine:
                 self._child = None
 
 
-def _why(lost: Lost) -> str:
+def _why(lost: ChildLost) -> str:
     if isinstance(lost, Hung):
         return f"{lost} and counts as hung: if it was only slow, raise peer.engine.timeout"
     return f"{lost.how}{lost.hint}{lost.after}" if isinstance(lost, Ended) else str(lost)

@@ -12,7 +12,7 @@ from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, WrongUsage, say
 from peers.runtime.host import Host
 from swarm import events
-from swarm.processes.process import Lost
+from swarm.processes.process import ChildLost
 from swarm.protocol import Kind
 from swarm.settings.config import Config
 from swarm.tasks import catalog as tasks
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def source(
     run: RunFolder, config: Config, render: Render, say: Say, slow: bool = False, scores: bool = True
 ) -> TaskSource:
-    """`render` may raise Lost, too: the process that writes is gone, or was ended by a limit. `slow`: it
+    """`render` may raise ChildLost, too: the process that writes is gone, or was ended by a limit. `slow`: it
     calls another process. Raises TaskError, or WrongUsage when the chat template does not fit.
 
     Reward code that came with the run is run as `peer.rewards.code` says; under `swarm up` it is trusted.
@@ -55,7 +55,7 @@ def source(
 def _written(render: Render, tasks: Sequence[Task]) -> list[str]:
     try:
         return render(tasks)
-    except Lost as lost:
+    except ChildLost as lost:
         raise RewardError(str(lost)) from lost
 
 

@@ -1,8 +1,8 @@
 """`swarm doctor`: checks whether this machine can take part, and says what to do if not.
 
-Each check is a function that returns a Finding (ok, warn or fail; the finding; what to do). A warning does
-not keep a peer from running. Installed libraries are tried on a small computation, in a process of its own.
-Exit code 0, or 3 when a check failed. Nothing is sent without an invite; with one, peers of the run are
+Each check is a function that returns a CheckResult (ok, warn or fail; the finding; what to do). A warning
+does not keep a peer from running. Installed libraries are tried on a small computation, in a process of its
+own. Exit code 0, or 3 when a check failed. Nothing is sent without an invite; with one, peers of the run are
 queried too (peers.commands.doctor.run_checks): 4 where none answers, 5 where they refuse.
 """
 
@@ -32,7 +32,7 @@ from typing import NamedTuple
 import msgspec
 
 from dashboard.text import one_line
-from peers.commands.doctor.findings import Finding
+from peers.commands.doctor.findings import CheckResult
 from peers.errors import CANNOT, DONE, SENTENCE, drawn, say
 from swarm import extras
 from swarm.membership import invite as invites
@@ -122,10 +122,10 @@ def main(folder: Path | None, as_json: bool, word: str = "", config: Config | No
     return code or (CANNOT if failed else DONE)
 
 
-def examine(folder: Path | None) -> list[Finding]:
+def examine(folder: Path | None) -> list[CheckResult]:
     place = folder if folder is not None else _state()
     absent = extras.absent(extras.PEER)
-    checks: list[Callable[[], Finding]] = [
+    checks: list[Callable[[], CheckResult]] = [
         python,
         system,
         *([partial(peer_extra, absent)] if absent else []),
@@ -145,19 +145,19 @@ def examine(folder: Path | None) -> list[Finding]:
     return [check() for check in checks]
 
 
-def python() -> Finding:
+def python() -> CheckResult:
     said = platform.python_version()
     if (3, 11) <= sys.version_info[:2] < (3, 13):
-        return Finding("python", "ok", said)
-    return Finding("python", "fail", said, "install Python 3.11 or 3.12")
+        return CheckResult("python", "ok", said)
+    return CheckResult("python", "fail", said, "install Python 3.11 or 3.12")
 
 
-def system() -> Finding:
+def system() -> CheckResult:
     said = f"{platform.system()} {platform.machine()}"
     if sys.platform == "linux":
-        return Finding("system", "ok", said)
+        return CheckResult("system", "ok", said)
     level = "warn" if sys.platform == "darwin" else "fail"
-    return Finding(
+    return CheckResult(
         "system",
         level,
         said,
@@ -165,9 +165,9 @@ def system() -> Finding:
     )
 
 
-def peer_extra(absent: Sequence[str]) -> Finding:
+def peer_extra(absent: Sequence[str]) -> CheckResult:
     """One finding for all of an extra that is not installed: one line installs it."""
-    return Finding(
+    return CheckResult(
         extras.PEER,
         "fail",
         f"without {', '.join(absent)} this machine reads and shows runs, and takes part in none",
@@ -175,36 +175,36 @@ def peer_extra(absent: Sequence[str]) -> Finding:
     )
 
 
-def package(need: NeededPackage) -> Finding:
+def package(need: NeededPackage) -> CheckResult:
     wanted = f">={_dotted(need.at_least)},<{_dotted(need.below)}"
     try:
         version = importlib.metadata.version(need.package)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(need.package, "fail", "not installed", f"pip install '{need.package}{wanted}'")
+        return CheckResult(need.package, "fail", "not installed", f"pip install '{need.package}{wanted}'")
     numbers = tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
     if need.at_least <= numbers < need.below:
-        return Finding(need.package, "ok", version)
-    return Finding(need.package, "fail", version, f"pip install '{need.package}{wanted}': {need.why}")
+        return CheckResult(need.package, "ok", version)
+    return CheckResult(need.package, "fail", version, f"pip install '{need.package}{wanted}': {need.why}")
 
 
-def processors() -> Finding:
+def processors() -> CheckResult:
     if (count := cores()) > 1:
-        return Finding("processors", "ok", f"{count}")
-    return Finding(
+        return CheckResult("processors", "ok", f"{count}")
+    return CheckResult(
         "processors", "warn", "1", "take part as one peer; `swarm up` shares the core between all of them"
     )
 
 
-def memory() -> Finding:
+def memory() -> CheckResult:
     free = _free_memory()
     if free is None:
-        return Finding(
+        return CheckResult(
             "memory", "warn", "cannot be read on this system", f"each peer needs {_size(MEMORY)} free"
         )
     said = f"{_size(free)} free, a peer needs about half of {_size(MEMORY)} and its model"
     if free >= MEMORY:
-        return Finding("memory", "ok", said)
-    return Finding(
+        return CheckResult("memory", "ok", said)
+    return CheckResult(
         "memory",
         "fail" if free < MEMORY // 2 else "warn",
         said,
@@ -212,15 +212,15 @@ def memory() -> Finding:
     )
 
 
-def tasks() -> Finding:
+def tasks() -> CheckResult:
     """Check how many threads and processes this user and this container may still start."""
     left, limit = min(_tasks_left(), default=(math.inf, ""))
     if left == math.inf:
-        return Finding("processes", "ok", "without a limit")
+        return CheckResult("processes", "ok", "without a limit")
     said = f"{left:.0f} more threads and processes by {limit}, a peer needs {TASKS}"
     if left >= UP_TASKS:
-        return Finding("processes", "ok", said)
-    return Finding(
+        return CheckResult("processes", "ok", said)
+    return CheckResult(
         "processes",
         "fail" if left < TASKS else "warn",
         said,
@@ -228,17 +228,17 @@ def tasks() -> Finding:
     )
 
 
-def disk(place: Path) -> Finding:
+def disk(place: Path) -> CheckResult:
     there = next(path for path in (place, *place.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     said = f"{_size(free)} free for {place}"
     if not os.access(there, os.W_OK):
-        return Finding(
+        return CheckResult(
             "disk", "fail", f"{there} cannot be written", "check its owner, or name another with --folder"
         )
     if free >= DISK:
-        return Finding("disk", "ok", said)
-    return Finding(
+        return CheckResult("disk", "ok", said)
+    return CheckResult(
         "disk",
         "fail" if free < DISK // 8 else "warn",
         said,
@@ -246,13 +246,13 @@ def disk(place: Path) -> Finding:
     )
 
 
-def p2pd() -> Finding:
+def p2pd() -> CheckResult:
     """Check hivemind's libp2p daemon: it is installed, runs here and knows GossipSub."""
     hivemind = importlib.util.find_spec("hivemind")
     assert hivemind is not None and hivemind.origin is not None
     binary = Path(hivemind.origin).parent / "hivemind_cli" / "p2pd"
     if not binary.exists():
-        return Finding(
+        return CheckResult(
             "p2pd", "fail", f"{binary} is missing", "install hivemind from its wheel, which carries p2pd"
         )
     try:
@@ -260,30 +260,30 @@ def p2pd() -> Finding:
             [binary, "-help"], capture_output=True, text=True, timeout=P2PD_PATIENCE, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(
+        return CheckResult(
             "p2pd", "fail", f"{binary} does not run: {error}", "check that the folder is not mounted noexec"
         )
     if "-pubsubRouter" not in ran.stdout + ran.stderr:
-        return Finding(
+        return CheckResult(
             "p2pd", "fail", f"{binary} has no GossipSub", "pip install --force-reinstall hivemind==1.1.12"
         )
-    return Finding("p2pd", "ok", "runs, with GossipSub")
+    return CheckResult("p2pd", "ok", "runs, with GossipSub")
 
 
-def loopback() -> Finding:
+def loopback() -> CheckResult:
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,
             socket.create_connection(server.getsockname(), timeout=5),
         ):
-            return Finding("loopback", "ok", "a TCP port opens and answers")
+            return CheckResult("loopback", "ok", "a TCP port opens and answers")
     except OSError as error:
-        return Finding(
+        return CheckResult(
             "loopback", "fail", f"no TCP port opens on 127.0.0.1: {error}", "allow loopback in the firewall"
         )
 
 
-def keys(place: Path) -> Finding:
+def keys(place: Path) -> CheckResult:
     """Check that no other user may read the key files of the runs under `place`."""
     found = [
         path
@@ -293,45 +293,45 @@ def keys(place: Path) -> Finding:
     ]
     loose = [path for path in found if stat.S_IMODE(path.stat().st_mode) & 0o077]
     if loose:
-        return Finding(
+        return CheckResult(
             "keys", "fail", f"{loose[0]} can be read by others", f"chmod 600 {' '.join(map(str, loose))}"
         )
     if foreign := [path for path in found if not os.access(path, os.R_OK)]:
-        return Finding("keys", "fail", f"{foreign[0]} cannot be read by you", "check its owner")
-    return Finding(
+        return CheckResult("keys", "fail", f"{foreign[0]} cannot be read by you", "check its owner")
+    return CheckResult(
         "keys",
         "ok",
         f"{len(found)}, readable by you alone" if found else "none yet; the first start makes one",
     )
 
 
-def clock() -> Finding:
+def clock() -> CheckResult:
     if Path("/run/systemd/timesync/synchronized").exists():
-        return Finding("clock", "ok", "synchronised by systemd")
+        return CheckResult("clock", "ok", "synchronised by systemd")
     todo = "keep NTP on: 3 s of difference are refused at the join"
-    return Finding("clock", "warn", "cannot be checked without asking others", todo)
+    return CheckResult("clock", "warn", "cannot be checked without asking others", todo)
 
 
-def engines() -> Finding:
+def engines() -> CheckResult:
     if importlib.util.find_spec("vllm") is not None:
-        return Finding("engines", "ok", "transformers, vllm")
-    return Finding("engines", "ok", "transformers; vllm is not installed (the extra `vllm`, for GPUs)")
+        return CheckResult("engines", "ok", "transformers, vllm")
+    return CheckResult("engines", "ok", "transformers; vllm is not installed (the extra `vllm`, for GPUs)")
 
 
-def accelerator() -> Finding:
+def accelerator() -> CheckResult:
     try:
         import torch
     except (ImportError, OSError) as error:
-        return Finding(
+        return CheckResult(
             "gpu", "fail", f"torch cannot be imported: {error}", "reinstall torch for this machine"
         )
     if not torch.cuda.is_available():
-        return Finding("gpu", "ok", "none; everything runs on the processor")
+        return CheckResult("gpu", "ok", "none; everything runs on the processor")
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return Finding("gpu", "ok", ", ".join(names))
+    return CheckResult("gpu", "ok", ", ".join(names))
 
 
-def model() -> Finding:
+def model() -> CheckResult:
     """Check that a tiny model samples tokens and takes steps: versions in range may not fit each other."""
     from peers.commands.fit import probe
 
@@ -341,13 +341,15 @@ def model() -> Finding:
         if not tried.failed:
             tried = probe.run(msgspec.structs.replace(job, what="trial"), TRIAL_LIMIT)
     if not tried.failed:
-        return Finding("model", "ok", "a tiny one sampled a token and took a step, whole and with an adapter")
+        return CheckResult(
+            "model", "ok", "a tiny one sampled a token and took a step, whole and with an adapter"
+        )
     versions = " ".join(f"'{name}=={version}'" for name, version in extras.TRIED.items())
     here = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in extras.TRIED)
     todo = "free some memory, or close other programs"
     if tried.failed == "other":
         todo = f"pip install {versions}: these were tried"
-    return Finding("model", "fail", f"a tiny one fails with {here}: {tried.detail}", todo)
+    return CheckResult("model", "fail", f"a tiny one fails with {here}: {tried.detail}", todo)
 
 
 def _state() -> Path:
@@ -412,7 +414,7 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 _COLOURS = {"ok": "\033[32m", "warn": "\033[33m", "fail": "\033[31m"}
 
 
-def _line(finding: Finding, colour: bool) -> str:
+def _line(finding: CheckResult, colour: bool) -> str:
     level = f"{_COLOURS[finding.level]}{finding.level:4}\033[0m" if colour else f"{finding.level:4}"
     said = f"{finding.check:12} {finding.found}" + (f" -> {finding.todo}" if finding.todo else "")
     return f"{level} {one_line(said, SENTENCE)}"

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from peers.build.joining import spec_transfer
 from peers.build.joining.connect_retry import narrow
 from peers.build.run_folder import RunFolder
-from peers.commands.doctor.findings import Finding
-from peers.errors import CANNOT, DONE, UNREACHED, CannotHere, Refusal, Unreached
+from peers.commands.doctor.findings import CheckResult
+from peers.errors import CANNOT, DONE, UNREACHED, CannotHere, NoPeerAnswers, Refusal
 from peers.runtime.frames import MemberMail
 from swarm import extras
 from swarm.core.membership import PRIVATE
@@ -60,7 +60,7 @@ UNUSED = (
 
 
 class Diagnosis(NamedTuple):
-    findings: list[Finding]
+    findings: list[CheckResult]
     code: int
     """Exit code as far as the swarm goes."""
 
@@ -75,7 +75,7 @@ class _Examination:
     def __init__(self, invite: Invite, config: Config, folder: Path) -> None:
         self._invite, self._config, self._folder = invite, config, folder
         self._keyring = open_key(folder / "key")
-        self._found: list[Finding] = []
+        self._found: list[CheckResult] = []
 
     async def run(self) -> Diagnosis:
         from swarm.net.libp2p.network import WayIn
@@ -89,7 +89,7 @@ class _Examination:
             )
         except NetError as error:
             return Diagnosis(
-                [Finding("port", "fail", str(error), "name another with peer.listen.port")], CANNOT
+                [CheckResult("port", "fail", str(error), "name another with peer.listen.port")], CANNOT
             )
         try:
             return Diagnosis(self._found, await self._asked(node))
@@ -97,7 +97,7 @@ class _Examination:
             await node.close()
 
     def _tell(self, check: str, level: str, found: str, todo: str = "") -> None:
-        self._found.append(Finding(check, level, found, todo))
+        self._found.append(CheckResult(check, level, found, todo))
 
     async def _asked(self, node: Node) -> int:
         """Exit code."""
@@ -110,7 +110,7 @@ class _Examination:
         try:
             mail = self._shown(node)
             run = await spec_transfer.fetch_spec(mail, peers, self._invite.run, self._folder / "run")
-        except (Refusal, Unreached, CannotHere) as error:
+        except (Refusal, NoPeerAnswers, CannotHere) as error:
             if not (self._invite.uses and PRIVATE in str(error)):
                 self._tell("run", "fail", str(error), await narrow(node, str(error)))
                 return error.code
@@ -251,7 +251,7 @@ class _Examination:
             await spec_transfer.fetch_file(mail, peers, run, "config.json")
             case = fits.Case.of(run.model, Config(run=settings, peer=self._config.peer), hardware.machine())
             choice = fits.choose(case, self._invite.role, self._invite.roles(settings.private))
-        except Unreached as error:
+        except NoPeerAnswers as error:
             return self._tell("model", "warn", str(error), "try again later")
         except CannotHere as error:
             return self._tell("model", "fail", str(error))

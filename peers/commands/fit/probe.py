@@ -1,6 +1,6 @@
 """Runs one measurement of `swarm fit` in its own process, which may run out of memory, crash or hang.
 
-    Job --> python -m peers.commands.fit.probe --> Outcome
+    Job --> python -m peers.commands.fit.probe --> ProbeResult
             (rlimit; first to be killed when memory runs out)
 
 `speed` times the device's basic operations; `weights` writes random weights for a model whose own are not on
@@ -68,7 +68,7 @@ class Job(Struct):
     """Share of the GPU's memory that it may use; 0: it sees no GPU."""
 
 
-class Outcome(Struct):
+class ProbeResult(Struct):
     failed: Literal["", "memory", "time", "other"] = ""
     detail: str = ""
     seconds: float = 0.0
@@ -82,19 +82,19 @@ class Outcome(Struct):
     launch: float = 0.0
 
 
-def run(job: Job, timeout: float) -> Outcome:
+def run(job: Job, timeout: float) -> ProbeResult:
     """Run `job` in a child process. Returns an outcome also when it dies or takes more than `timeout`
     seconds."""
     own = {"CUDA_VISIBLE_DEVICES": ""} if job.gpu == 0 else {}
     child = Child([sys.executable, "-m", "peers.commands.fit.probe"], environment(own))
     try:
-        return msgspec.msgpack.decode(child.ask(msgspec.msgpack.encode(job), timeout), type=Outcome)
+        return msgspec.msgpack.decode(child.ask(msgspec.msgpack.encode(job), timeout), type=ProbeResult)
     except Hung:
-        return Outcome(failed="time", detail=f"stopped after {timeout:.0f} s")
+        return ProbeResult(failed="time", detail=f"stopped after {timeout:.0f} s")
     except Ended as ended:
         if ended.code == -signal.SIGKILL:
-            return Outcome(failed="memory", detail="killed by the system")
-        return Outcome(failed="other", detail=(ended.lines or [ended.how])[-1][:200])
+            return ProbeResult(failed="memory", detail="killed by the system")
+        return ProbeResult(failed="other", detail=(ended.lines or [ended.how])[-1][:200])
     finally:
         child.end()
 
@@ -127,7 +127,7 @@ def _limit_process(job: Job) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (job.ram, job.ram))
 
 
-def _failure(error: Exception) -> Outcome:
+def _failure(error: Exception) -> ProbeResult:
     import torch
 
     said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
@@ -137,13 +137,13 @@ def _failure(error: Exception) -> Outcome:
         or "OutOfMemory" in names
         or "OutOfMemoryError" in names
     )
-    return Outcome(
+    return ProbeResult(
         failed="memory" if short or re.search("allocate|out of memory", said, re.IGNORECASE) else "other",
         detail=said,
     )
 
 
-def _speed(job: Job) -> Outcome:
+def _speed(job: Job) -> ProbeResult:
     """Time matrix products of the model's size, copies of a large buffer, and the smallest operation."""
     import torch
 
@@ -157,7 +157,7 @@ def _speed(job: Job) -> Outcome:
     target = torch.empty_like(source)
     product = _seconds_of(lambda: left @ right, device)
     copy = _seconds_of(lambda: target.copy_(source), device)
-    return Outcome(
+    return ProbeResult(
         flops=2 * ROWS * job.shape[0] * job.shape[1] / product,
         bandwidth=2 * source.nbytes / copy,
         launch=_seconds_of(lambda: small.add_(1.0), device),
@@ -184,7 +184,7 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _weights(job: Job) -> Outcome:
+def _weights(job: Job) -> ProbeResult:
     """Write random bfloat16 weights for the config in the folder. A million values are repeated: generating
     all of them would take longer and measure nothing else."""
     import torch
@@ -197,7 +197,7 @@ def _weights(job: Job) -> Outcome:
     some = (torch.randn(1 << 20, generator=torch.Generator().manual_seed(0)) * WEIGHT_STD).to(torch.bfloat16)
     made = {name: _filled(tensor.shape, some) for name, tensor in model.named_parameters()}  # tied ones once
     save_file(made, folder / "model.safetensors", metadata={"format": "pt"})
-    return Outcome()
+    return ProbeResult()
 
 
 def _filled(shape: torch.Size, some: torch.Tensor) -> torch.Tensor:
@@ -205,7 +205,7 @@ def _filled(shape: torch.Size, some: torch.Tensor) -> torch.Tensor:
     return some.repeat(-(-count // some.numel()))[:count].reshape(shape).clone()
 
 
-def _sampler(job: Job) -> Outcome:
+def _sampler(job: Job) -> ProbeResult:
     """Time one call that samples `peer.engine.tasks` groups, or as many greedy answers."""
     from peers.build.model import factory
 
@@ -224,10 +224,10 @@ def _sampler(job: Job) -> Outcome:
             tokens = tasks * job.config.run.sampling.max_tokens
     seconds = time.perf_counter() - began
     engine.close()
-    return Outcome(seconds=seconds, tokens=tokens, peak=_peak() - base)
+    return ProbeResult(seconds=seconds, tokens=tokens, peak=_peak() - base)
 
 
-def _learner(job: Job) -> Outcome:
+def _learner(job: Job) -> ProbeResult:
     """Time the second of two steps on one random group."""
     import numpy as np
 
@@ -257,20 +257,20 @@ def _learner(job: Job) -> Outcome:
         began = time.perf_counter()
         gradient = learner.gradient([group], [_prompt(job)], [group.rewards], time.time())
         learner.step(gradient.vector)
-    return Outcome(
+    return ProbeResult(
         seconds=time.perf_counter() - began, tokens=size * (length + job.prompt), peak=_peak() - base
     )
 
 
-def _tiny(job: Job) -> Outcome:
+def _tiny(job: Job) -> ProbeResult:
     """Write a tiny model to the folder."""
     from swarm.learn.models import tiny
 
     tiny.make(Path(job.folder), "llama")
-    return Outcome()
+    return ProbeResult()
 
 
-def _trial(job: Job) -> Outcome:
+def _trial(job: Job) -> ProbeResult:
     """Sample and learn with an adapter on the model in the folder, then with all of its weights."""
     replace, run = msgspec.structs.replace, job.config.run
     adapted = replace(job.config, run=replace(run, model=replace(run.model, training="lora")))

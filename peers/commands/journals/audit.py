@@ -9,7 +9,7 @@ from pathlib import Path
 from peers.build.run_folder import check_files
 from peers.commands.journals.journals import read_to_the_end
 from peers.errors import WrongUsage, say
-from swarm.core.group_accounts import Audit, audit
+from swarm.core.group_accounts import JournalAudit, audit
 from swarm.frames.grammar import some
 from swarm.journal import parts
 
@@ -44,7 +44,7 @@ def _journals_in(path: Path) -> set[Path]:
     return found - {older for journal in found for _, older in parts(journal) if older != journal}
 
 
-def _lines(found: Audit) -> Iterator[str]:
+def _lines(found: JournalAudit) -> Iterator[str]:
     yield f"groups acknowledged   {found.acknowledged}"
     yield f"  trained once        {found.once}"
     for why, count in sorted(found.refused.items()):

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from swarm.tasks.base import TaskSource
 
 
-class Step(NamedTuple):
+class VerifiedStep(NamedTuple):
     """A recorded step with a valid signature."""
 
     learner: PeerId
@@ -67,11 +67,11 @@ class Step(NamedTuple):
     batches: Sequence[MemberBatch]
 
 
-class Line(NamedTuple):
+class RecordedSteps(NamedTuple):
     """Steps that follow one another, from a state on."""
 
     state: Path
-    steps: list[Step]
+    steps: list[VerifiedStep]
 
 
 def remake(version: int, records: Sequence[Path], folder: Path, config: Config) -> int:
@@ -108,10 +108,12 @@ def _told(record: Path) -> str:
     return f"{record} has {f'{min(has)} to {max(has)}' if has else 'none'}"
 
 
-def _lines(record: Path, version: int, frames: Frames, damaged: Callable[[str], None]) -> Iterator[Line]:
+def _lines(
+    record: Path, version: int, frames: Frames, damaged: Callable[[str], None]
+) -> Iterator[RecordedSteps]:
     """The shortest line of steps to each recorded version of that number; `damaged` is called for each
     unreadable step below it."""
-    steps: dict[tuple[int, Digest], Step] = {}
+    steps: dict[tuple[int, Digest], VerifiedStep] = {}
     for path in recorded(record, STEP):
         if version_of(path) <= version:
             try:
@@ -128,10 +130,10 @@ def _lines(record: Path, version: int, frames: Frames, damaged: Callable[[str], 
                 break
             line.insert(0, before)
         else:
-            yield Line(state, line)
+            yield RecordedSteps(state, line)
 
 
-def _read(path: Path, frames: Frames) -> Step:
+def _read(path: Path, frames: Frames) -> VerifiedStep:
     """Raises OSError, Refusal."""
     try:
         kept = wire.decode(read_checked(path), RecordedStep)
@@ -140,7 +142,7 @@ def _read(path: Path, frames: Frames) -> Step:
         raise Refusal(f"{path} is not a record of this run: {error}") from error
     if len(kept.batches) != (1 if made.recipe is None else len(made.recipe.members)):
         raise Refusal(f"{path} has {len(kept.batches)} batches, which are not those of its round")
-    return Step(signed.sender, made, kept.batches)
+    return VerifiedStep(signed.sender, made, kept.batches)
 
 
 class _Maker:
@@ -150,7 +152,7 @@ class _Maker:
         self._run, self._frames, self._settings = run, frames, run.settings
         self._config = Config(run=run.settings, peer=own.peer)
 
-    def make(self, line: Line) -> bool:
+    def make(self, line: RecordedSteps) -> bool:
         """Print whether each step of a line results in the weights and the state that its learner signed;
         stops after the first that does not."""
         import torch
@@ -172,7 +174,7 @@ class _Maker:
                     return False
         return True
 
-    def _learner(self, line: Line) -> tuple[BaseLearner, Tokenization]:
+    def _learner(self, line: RecordedSteps) -> tuple[BaseLearner, Tokenization]:
         """A learner in the state that the line begins with. Raises CannotHere and Refusal."""
         from peers.build.model import factory
 
@@ -192,7 +194,7 @@ class _Maker:
         return learner, tokens
 
     def _gradient(
-        self, learner: BaseLearner, tokens: Tokenization, source: TaskSource, step: Step, which: int
+        self, learner: BaseLearner, tokens: Tokenization, source: TaskSource, step: VerifiedStep, which: int
     ) -> Tensor:
         """The gradient of one member. Raises Refusal where its batch is not the one that it signed, and
         CannotHere."""
@@ -227,7 +229,7 @@ class _Maker:
             say(text)
         return made.vector
 
-    def _manifest(self, step: Step, which: int) -> BatchManifest:
+    def _manifest(self, step: VerifiedStep, which: int) -> BatchManifest:
         """Raises Refusal."""
         recipe, made = step.made.recipe, step.made
         member = step.learner if recipe is None else recipe.members[which].peer
@@ -260,11 +262,11 @@ class _Maker:
 
         return mean_again(vectors, recipe, self._settings.batch.groups, self._settings.averaging.compression)
 
-    def _what(self, step: Step) -> str:
+    def _what(self, step: VerifiedStep) -> str:
         groups, learners = sum(len(each.groups) for each in step.batches), len(step.batches)
         return f"{groups} groups of {learners} learner{'s' * (learners > 1)}"
 
-    def _arithmetic(self, step: Step) -> Arithmetic:
+    def _arithmetic(self, step: VerifiedStep) -> Arithmetic:
         """That of the learner that recorded the step."""
         weights = weights_of(step.made.recipe, step.learner)
         if step.learner not in weights:
@@ -273,7 +275,7 @@ class _Maker:
         who = step.learner if weights[step.learner] else said[0]
         return self._manifest(step, [*weights].index(who)).arithmetic
 
-    def _reasons(self, step: Step, vectors: Sequence[Tensor]) -> Iterator[str]:
+    def _reasons(self, step: VerifiedStep, vectors: Sequence[Tensor]) -> Iterator[str]:
         """Possible explanations of different bits."""
         import torch
 
@@ -290,7 +292,7 @@ class _Maker:
                 yield f"the gradient of {one.peer} has a norm of {size:.9g}, it announced {one.norm:.9g}"
 
 
-def _said(step: Step, weights: Digest, state: Digest) -> str:
+def _said(step: VerifiedStep, weights: Digest, state: Digest) -> str:
     if weights != step.made.weights:
         return f"OTHER weights, {weights[:12]}; {step.learner} signed {step.made.weights[:12]}"
     if state != step.made.state:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from peers.build import run_folder
 from peers.commands.policies import export
 from peers.commands.policies.model_card import card, hub_base
-from peers.errors import CannotHere, Refusal, Unreached, WrongUsage, say
+from peers.errors import CannotHere, NoPeerAnswers, Refusal, WrongUsage, say
 from swarm.settings.config import Run
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _told(repo: str, hub: str) -> Iterator[None]:
     try:
         yield
     except OfflineModeIsEnabled as error:
-        raise Unreached(
+        raise NoPeerAnswers(
             f"HF_HUB_OFFLINE is set, so {hub} is not asked: unset it, or write the folder with --to DIR"
         ) from error
     except HfHubHTTPError as error:
@@ -134,7 +134,7 @@ def _told(repo: str, hub: str) -> Iterator[None]:
             f"{hub} does not take the card of {repo}: {why}; --license names another licence"
         ) from error
     except HTTPError as error:
-        raise Unreached(
+        raise NoPeerAnswers(
             f"{hub} cannot be reached ({type(error).__name__}): check the network, or write the folder with"
             " --to DIR"
         ) from error
@@ -151,7 +151,7 @@ def _refused(repo: str, hub: str, error: HfHubHTTPError) -> NoReturn:
             " permission to write; `hf auth whoami` says who you are"
         ) from error
     if status >= 500 or status == 429:
-        raise Unreached(
+        raise NoPeerAnswers(
             f"{hub} answers {status}: try again later; what was uploaded is not sent again"
         ) from error
     raise Refusal(f"{said}): {error.server_message or error}") from error

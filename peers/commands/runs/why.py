@@ -194,7 +194,7 @@ def _waiting(s: Situation, row: PeerRow) -> Reason | None:
     """Why a peer is idle, before a rule of the diagnosis is sure that it is for too long."""
     fetched = row.fetching
     cause = idle.cause(
-        idle.Known(
+        idle.IdleSigns(
             row.phase,
             len(s.learners()),
             len(s.alive[Role.SEED]),

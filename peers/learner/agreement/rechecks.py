@@ -69,7 +69,7 @@ class Unshown(Exception):
     """A member does not serve the batch of its gradient."""
 
 
-class Batch(NamedTuple):
+class SignedBatch(NamedTuple):
     """The groups of a gradient."""
 
     manifest: bytes
@@ -229,7 +229,7 @@ class BatchRechecks:
             return False  # that was reported
         return True
 
-    async def _shown_batch(self, peer: PeerId, weights: Digest, marks: bytes) -> Batch:
+    async def _shown_batch(self, peer: PeerId, weights: Digest, marks: bytes) -> SignedBatch:
         """The batch behind a member's gradient of this version. Raises Unshown, Unsigned, WireError,
         NetError."""
         batch = await self.batch(peer, self._learner.version, weights)
@@ -237,7 +237,7 @@ class BatchRechecks:
             raise Unshown("its manifest lacks groups that it named in the round")
         return batch
 
-    async def batch(self, peer: PeerId, version: int, weights: Digest) -> Batch:
+    async def batch(self, peer: PeerId, version: int, weights: Digest) -> SignedBatch:
         """The batch behind a learner's gradient, this one's or another's, by its signed manifest and its
         samplers' frames. Raises Unshown, Unsigned, WireError, NetError."""
         query = BatchQuery(version=version, weights=weights)
@@ -252,7 +252,7 @@ class BatchRechecks:
         groups = tuple(self._read(*both) for both in zip(frames, said.groups, strict=True))
         if len({group.id for group in groups}) < len(groups):
             raise Unshown("its manifest has a group twice")
-        return Batch(manifest, said, tuple(frames), groups)
+        return SignedBatch(manifest, said, tuple(frames), groups)
 
     async def _ask(self, peer: PeerId, query: BatchQuery) -> bytes:
         if peer == self._host.ports.me:
@@ -271,7 +271,9 @@ class BatchRechecks:
             raise Unshown(f"no learner admits group {group.id}: {problem}")
         return group
 
-    async def _agreement(self, peer: PeerId, batch: Batch, sketches: Sketches) -> tuple[float, float, bool]:
+    async def _agreement(
+        self, peer: PeerId, batch: SignedBatch, sketches: Sketches
+    ) -> tuple[float, float, bool]:
         """(cosine, ratio of norms) of a member's gradient and the recomputed one, and whether both were
         computed in one numeric type. Raises Unshown where other groups contribute nothing here than there."""
 

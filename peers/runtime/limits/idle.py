@@ -18,7 +18,7 @@ from peers.runtime.host import Host
 from swarm.protocol import RESTING, Phase, Role
 
 
-class Known(NamedTuple):
+class IdleSigns(NamedTuple):
     """The facts from which the cause follows."""
 
     phase: Phase
@@ -37,7 +37,7 @@ class Known(NamedTuple):
     """Seconds without a sign of life by its engine, where it is missed."""
 
 
-class Cause(NamedTuple):
+class IdleCause(NamedTuple):
     short: str
     """After the phase, in the status line."""
     long: str
@@ -48,78 +48,78 @@ class Cause(NamedTuple):
 
 WAIT = "wait: it is not long"
 
-NOBODY = Cause(
+NOBODY = IdleCause(
     "no learner or seed answers",
     "no learner or seed of the run answers",
     "check that their machines are up and that this one reaches them (`swarm doctor`); a new invite has"
     " their current addresses",
     UNREACHED,
 )
-NO_LEARNER = Cause(
+NO_LEARNER = IdleCause(
     "no learner answers",
     "no learner answers, so no groups are wanted",
     "wait for a learner, or start one: `swarm join INVITE` with an invite for learners",
     UNREACHED,
 )
-AWAY = Cause("it is being restarted", "its engine is away", "it is restarted automatically", CANNOT)
+AWAY = IdleCause("it is being restarted", "its engine is away", "it is restarted automatically", CANNOT)
 
-CAUSES: Mapping[Phase, Cause] = {
-    Phase.NO_POLICY: Cause("no peer has given a policy yet", "no peer has given it a policy yet", WAIT),
-    Phase.NO_CREDIT: Cause(
+CAUSES: Mapping[Phase, IdleCause] = {
+    Phase.NO_POLICY: IdleCause("no peer has given a policy yet", "no peer has given it a policy yet", WAIT),
+    Phase.NO_CREDIT: IdleCause(
         "the learners have all the groups that they can use",
         "the learners have all the groups that they can use",
         "nothing is broken: more learners would use more",
     ),
-    Phase.NO_TASKS: Cause(
+    Phase.NO_TASKS: IdleCause(
         "the task source gives none",
         "the task source gives none",
         "see what it gives: `swarm task try` with the run's settings",
     ),
     Phase.NO_ENGINE: AWAY,
-    Phase.GATHERING: Cause("not enough groups yet", "the groups of a batch are not there yet", WAIT),
-    Phase.CATCHING_UP: Cause("the swarm has a newer policy", "the swarm has a newer policy", WAIT),
-    Phase.FALLING_IN: Cause(
+    Phase.GATHERING: IdleCause("not enough groups yet", "the groups of a batch are not there yet", WAIT),
+    Phase.CATCHING_UP: IdleCause("the swarm has a newer policy", "the swarm has a newer policy", WAIT),
+    Phase.FALLING_IN: IdleCause(
         "it syncs from another learner",
         "it syncs: it copies another learner's full state, and the others wait for it",
         WAIT,
     ),
-    Phase.NO_RELEASE: Cause("nothing new is released", "nothing new is released to evaluate", WAIT),
-    Phase.PAUSED: Cause("it is paused", "its owner paused it", "`swarm resume` ends the pause"),
-    Phase.LIMITED: Cause(
+    Phase.NO_RELEASE: IdleCause("nothing new is released", "nothing new is released to evaluate", WAIT),
+    Phase.PAUSED: IdleCause("it is paused", "its owner paused it", "`swarm resume` ends the pause"),
+    Phase.LIMITED: IdleCause(
         "it works at other times", "its owner lets it work at other times", "`[peer.limits]` says when"
     ),
 }
 """Where nothing more is known than the phase."""
 
 
-def cause(known: Known) -> Cause | None:
+def cause(known: IdleSigns) -> IdleCause | None:
     """None where the peer works."""
     phase, plain = known.phase, CAUSES.get(known.phase)
     if known.silence:
         silent = f"its engine has not responded for {known.silence:.0f} s"
-        return Cause(silent, silent, "it is restarted automatically if that lasts", CANNOT)
+        return IdleCause(silent, silent, "it is restarted automatically if that lasts", CANNOT)
     if phase in RESTING and plain is not None and known.rests:
         return plain._replace(short=known.rests, long=known.rests)
     if phase in (Phase.NO_POLICY, Phase.CATCHING_UP, Phase.STARTING) and known.fetched:
-        return Cause(known.fetched, f"it is {known.fetched}", WAIT)
+        return IdleCause(known.fetched, f"it is {known.fetched}", WAIT)
     if phase is Phase.NO_POLICY and not known.learners and not known.seeds:
         return NOBODY
     if phase is Phase.NO_CREDIT and not known.learners:
         return NO_LEARNER
     if phase is Phase.NO_CREDIT and math.isfinite(known.wait):
         refused = f"the learners took no group, and are asked again in {known.wait:.0f} s"
-        return Cause(refused, refused, "the learners' reasons are in its log")
+        return IdleCause(refused, refused, "the learners' reasons are in its log")
     if phase is Phase.NO_ENGINE and known.fault:
         return AWAY._replace(long=f"{AWAY.long}: {known.fault}")
     return plain
 
 
-def of(host: Host, rate: float = 0.0) -> Cause | None:
+def of(host: Host, rate: float = 0.0) -> IdleCause | None:
     """Why the peer of this host is idle. `rate`: bytes per second of its download."""
     fetched = host.releases.coming()
     here = [beat.role for _, beat in host.roster]
     return cause(
-        Known(
+        IdleSigns(
             host.status.phase,
             here.count(Role.LEARNER),
             here.count(Role.SEED),

@@ -18,7 +18,7 @@ from typing import NamedTuple
 PROC, SUPPLIES = Path("/proc"), Path("/sys/class/power_supply")
 
 
-class Times(NamedTuple):
+class CpuTicks(NamedTuple):
     """Clock ticks of all cores since the machine was started."""
 
     every: int
@@ -26,20 +26,20 @@ class Times(NamedTuple):
     ours: int
     """Of the processes asked for, and of their children that have ended."""
 
-    def others_since(self, before: Times) -> float:
+    def others_since(self, before: CpuTicks) -> float:
         """Share of all cores that other programs took since `before`, 0 to 1."""
         every = self.every - before.every
         busy = every - (self.idle - before.idle)
         return max(0.0, busy - max(0, self.ours - before.ours)) / every if every > 0 else 0.0
 
 
-def times(roots: Collection[int]) -> Times:
+def times(roots: Collection[int]) -> CpuTicks:
     """Processor time of the machine, and of these processes with all below them."""
     cores = [
         int(ticks) for ticks in _text(PROC / "stat").split("\n", 1)[0].split()[1:8]
     ]  # time of a virtual machine's host belongs to no process here
     ours = sum(sum(map(int, fields[11:15])) for fields in tree(roots).values())
-    return Times(sum(cores), cores[3] + cores[4], ours)
+    return CpuTicks(sum(cores), cores[3] + cores[4], ours)
 
 
 def memory(roots: Collection[int]) -> int:

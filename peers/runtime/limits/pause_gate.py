@@ -16,7 +16,7 @@ from swarm import events
 from swarm.protocol import Phase
 
 
-class Reason(NamedTuple):
+class PauseReason(NamedTuple):
     phase: Phase
     """One of `swarm.protocol.RESTING`."""
     text: str
@@ -26,10 +26,10 @@ class Reason(NamedTuple):
 class Rest:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self.reason: Reason | None = None
+        self.reason: PauseReason | None = None
         """Why this peer is to rest; None: it is to work."""
 
-    def set(self, reason: Reason | None) -> None:
+    def set(self, reason: PauseReason | None) -> None:
         """Pause the role, or resume it, as soon as its current work is done."""
         if reason != self.reason:
             self.reason = reason
@@ -41,7 +41,7 @@ class Rest:
         kernel, before = self._kernel, self._kernel.status.phase
         if self.reason is None or kernel.stop.is_set() or not may:
             return self.reason is not None
-        told: Reason | None = None
+        told: PauseReason | None = None
         while (reason := self.reason) is not None and not kernel.stop.is_set():
             if reason != told:
                 told, kernel.status.phase, kernel.status.credit = reason, reason.phase, 0

@@ -1,7 +1,7 @@
 """A peer's limits on its machine: when it pauses and when it leaves, by its owner's settings
 (`[peer.limits]`).
 
-    pause file, hours, battery, processor time of others --> Reason --> Rest: the role pauses
+    pause file, hours, battery, processor time of others --> PauseReason --> Rest: the role pauses
     memory, disk beyond their limits                     --> the peer leaves, and reports the figures
     its folder, or the run's, moved or removed           --> the peer ends, and says how to resume
 
@@ -22,10 +22,10 @@ from peers.errors import CannotHere
 from peers.runtime import peer_folder
 from peers.runtime.kernel import Kernel
 from peers.runtime.limits import machine_use, pause
-from peers.runtime.limits.machine_use import Times
-from peers.runtime.limits.pause_gate import Reason, Rest
+from peers.runtime.limits.machine_use import CpuTicks
+from peers.runtime.limits.pause_gate import PauseReason, Rest
 from peers.runtime.peer_folder import Place
-from swarm.protocol import ROLES, Phase, Policy
+from swarm.protocol import ROLES, Phase, PolicyUse
 from swarm.settings.peer_limits import Limits
 
 GB = 1 << 30
@@ -45,7 +45,7 @@ QUIET = 60.0
 SIZES = 12
 """Measures between two of the folder, which may have thousands of files."""
 
-WORKS = (Policy.TRAINED, Policy.SAMPLED, Policy.USED)
+WORKS = (PolicyUse.TRAINED, PolicyUse.SAMPLED, PolicyUse.USED)
 """What roles that compute do with the policy: the others have nothing to rest from."""
 
 
@@ -93,7 +93,7 @@ def _minutes(text: str) -> int:
 
 class Sample(NamedTuple):
     at: float
-    times: Times
+    times: CpuTicks
 
 
 class OthersUse:
@@ -105,7 +105,7 @@ class OthersUse:
         self._samples: list[Sample] = []
         self._until = -math.inf
 
-    def take(self, now: float, times: Times) -> bool:
+    def take(self, now: float, times: CpuTicks) -> bool:
         """Whether they use it now, or did in the last minute."""
         self._samples.append(Sample(now, times))
         while len(self._samples) > 2 and now - self._samples[1].at >= SPAN:
@@ -159,17 +159,17 @@ class Manners:
         if self.beyond:
             raise CannotHere(self.beyond)
 
-    def _reason(self, now: float) -> Reason | None:
+    def _reason(self, now: float) -> PauseReason | None:
         """At `now` by the machine's clock."""
         limits = self._limits
         if (end := pause.until(self._run_folder, now)) is not None:
-            return Reason(Phase.PAUSED, f"it is paused {pause.sentence(end, now)}")
+            return PauseReason(Phase.PAUSED, f"it is paused {pause.sentence(end, now)}")
         if not within(limits.hours, now):
-            return Reason(Phase.LIMITED, f"its hours are {limits.hours}")
+            return PauseReason(Phase.LIMITED, f"its hours are {limits.hours}")
         if self._on_battery:
-            return Reason(Phase.LIMITED, "its machine runs on a battery")
+            return PauseReason(Phase.LIMITED, "its machine runs on a battery")
         if self._used:
-            return Reason(
+            return PauseReason(
                 Phase.LIMITED, f"other programs take more than {limits.others:.0%} of the processor"
             )
         return None

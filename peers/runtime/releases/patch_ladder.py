@@ -25,7 +25,7 @@ from peers.runtime.faults import DiskFaults
 from peers.runtime.kernel import Kernel
 from peers.runtime.releases.version_zero import VersionZero
 from swarm import events
-from swarm.core.agreement.patch_path import KEPT, RUNG, Step, cheapest
+from swarm.core.agreement.patch_path import KEPT, RUNG, PatchStep, cheapest
 from swarm.limits import remember
 from swarm.net.blobs.store import Blobs
 from swarm.net.ports import NetError
@@ -187,7 +187,7 @@ class PatchLadder:
                 await self.files.fetch(release.version, patch.root, patch.size, holders, later)
 
     async def _files(
-        self, way: Sequence[Step], holders: Sequence[PeerId], later: Later, missing: set[Digest]
+        self, way: Sequence[PatchStep], holders: Sequence[PeerId], later: Later, missing: set[Digest]
     ) -> list[Blocks]:
         """The files of a way; none where one cannot be had, which is `missing` from then on. Steps that
         change the same have one file."""
@@ -204,7 +204,7 @@ class PatchLadder:
                 files[root] = file
         return [files[patch.root] for patch, _ in way] if len(files) == len(wanted) else []
 
-    async def _apply(self, way: Sequence[Step], files: Sequence[Blocks], base: Blocks) -> Blocks | None:
+    async def _apply(self, way: Sequence[PatchStep], files: Sequence[Blocks], base: Blocks) -> Blocks | None:
         """The result of applying the files to `base`, as a draft; None where it has another root."""
         chain = [(file, made.weights) for (_, made), file in zip(way, files, strict=True)]
         draft = self._wholes.draft(base.size)

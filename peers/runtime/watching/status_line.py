@@ -90,7 +90,7 @@ async def live_line(host: Host) -> AsyncIterator[None]:
 
 class StatusLine:
     def __init__(self, host: Host) -> None:
-        self._host, self._contribution = host, Contribution(host)
+        self._host, self._contribution = host, ContributionSummary(host)
         self._arrived = Meter()
         """Bytes of the current download."""
         self._coming: Fetching | None = None
@@ -144,7 +144,7 @@ class StatusLine:
         return "; ".join(filter(None, parts))
 
 
-class Contribution:
+class ContributionSummary:
     """A peer's contribution to its run, in a sentence at its end; call `look` at least as often as versions
     are forgotten."""
 

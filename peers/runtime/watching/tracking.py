@@ -38,7 +38,7 @@ ENDING = 20.0
 """Seconds that a tracker has to end: it keeps unsent figures and sends them later."""
 
 
-class Line(NamedTuple):
+class TrackedVersion(NamedTuple):
     version: int
     figures: Figures
     at: float
@@ -58,7 +58,7 @@ async def tracked(kernel: Kernel, settings: Track, folder: Path) -> AsyncIterato
 
     def on_event(event: Event) -> None:
         for version, those in figures.take(event):
-            thread.put(Line(version, those, event.at))
+            thread.put(TrackedVersion(version, those, event.at))
 
     kernel.bus.add(on_event)
     thread.start()
@@ -66,7 +66,7 @@ async def tracked(kernel: Kernel, settings: Track, folder: Path) -> AsyncIterato
         yield
     finally:
         for version, those in figures.rest():
-            thread.put(Line(version, those, kernel.now()))
+            thread.put(TrackedVersion(version, those, kernel.now()))
         await thread.end()
 
 
@@ -77,7 +77,7 @@ class TrackerThread:
     def __init__(self, to: str, experiment: Experiment, fault: FaultReport) -> None:
         self._to, self._open, self._experiment = to, trackers.TRACKERS[to], experiment
         self._loop, self._fault = asyncio.get_running_loop(), fault
-        self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[TrackedVersion | None] = queue.SimpleQueue()
         self._tracker: Tracker | None = None
         self._tried = -REOPENED
         self._ended = asyncio.Event()
@@ -85,7 +85,7 @@ class TrackerThread:
         self._thread = threading.Thread(target=self._run, name=f"tracker {to}", daemon=True)
         self.start = self._thread.start
 
-    def put(self, line: Line) -> None:
+    def put(self, line: TrackedVersion) -> None:
         if self._lines.qsize() < WAITING:
             self._lines.put(line)
         else:
@@ -108,7 +108,7 @@ class TrackerThread:
                 self._tracker.close()
         self._tell(self._ended.set)
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: TrackedVersion) -> None:
         if self._tracker is None and time.monotonic() - self._tried >= REOPENED:
             self._tried = time.monotonic()
             with self._told("cannot be opened"):

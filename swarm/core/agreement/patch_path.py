@@ -27,7 +27,7 @@ KEPT = RUNG * RUNG
 then needs a way to the newest."""
 
 
-class Step(NamedTuple):
+class PatchStep(NamedTuple):
     """A patch, and the release that it makes."""
 
     patch: Patch
@@ -39,13 +39,13 @@ def cheapest(
     known: Mapping[Digest, Sequence[Release]],
     is_here: Callable[[Digest], bool],
     useless: Container[Digest] = (),
-) -> tuple[Step, ...]:
+) -> tuple[PatchStep, ...]:
     """The steps in order from a version that `is_here`; none where the whole release is to be fetched.
 
     `known`: weights -> their announced releases. Patches whose files are `useless` are left out.
     """
     order = count()  # of equal ways the first found: steps have no order of their own
-    ways: list[tuple[int, int, Digest, tuple[Step, ...]]] = [(0, next(order), release.weights, ())]
+    ways: list[tuple[int, int, Digest, tuple[PatchStep, ...]]] = [(0, next(order), release.weights, ())]
     seen: set[Digest] = set()
     while ways:
         size, _, base, way = heapq.heappop(ways)
@@ -57,6 +57,6 @@ def cheapest(
         for made in known.get(base, ()):
             for patch in made.patches:
                 if 0 < patch.size < release.size - size and patch.root not in useless:
-                    step = Step(patch, made)
+                    step = PatchStep(patch, made)
                     heapq.heappush(ways, (size + patch.size, next(order), patch.base, (step, *way)))
     return ()

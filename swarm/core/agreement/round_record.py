@@ -27,7 +27,7 @@ REMEMBERED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RecordedVersion:
     """A version that a round of most learners made."""
 
     members: frozenset[PeerId]
@@ -43,7 +43,7 @@ class Witness:
     def __init__(self, match: float) -> None:
         """`match`: seconds to find the others of a round."""
         self._match = match
-        self._made: OrderedDict[int, Made] = OrderedDict()
+        self._made: OrderedDict[int, RecordedVersion] = OrderedDict()
         self._gave_up = -1
         """The newest version from which no round of most came about."""
 
@@ -52,7 +52,7 @@ class Witness:
         before = self._made.get(version)
         took = now - before.began if before is not None else 0.0
         until = now + SLACK * (took + self._match)
-        self._made[version + 1] = Made(frozenset(members), now, until)
+        self._made[version + 1] = RecordedVersion(frozenset(members), now, until)
         if len(self._made) > REMEMBERED:
             self._made.popitem(last=False)
 

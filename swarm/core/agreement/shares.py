@@ -1,6 +1,6 @@
 """How a round of averaging is divided among lines of different speed, and how long it should take.
 
-    Uplink(rate, dial_only) of each member --> shares of the values that each member reduces
+    AnnouncedLine(rate, dial_only) of each member --> shares of the values that each member reduces
                                            --> expected seconds, bytes of a part, patience
 
 In a butterfly of n members over S bytes, member i with share w_i sends S (1 - w_i) of its own values to the
@@ -64,7 +64,7 @@ WIRE_BYTES = {"none": 4.0, "float16": 2.0, "int8": 1 + 4 / 64}
 """Bytes of a value on the wire, by `run.averaging.compression`."""
 
 
-class Uplink(NamedTuple):
+class AnnouncedLine(NamedTuple):
     """A member's announcement about its line."""
 
     rate: int = 0
@@ -84,7 +84,7 @@ def announced(filled: int, carried: int) -> int:
     return filled or (MOST if carried >= MOST else 0)
 
 
-def shares(lines: Sequence[Uplink]) -> list[int]:
+def shares(lines: Sequence[AnnouncedLine]) -> list[int]:
     """Each member's share, as whole numbers that are in proportion to the shares: sums of them are exact, so
     that all members cut at the same values. At least one member can be dialled."""
     rates, others = believed(lines), len(lines) - 2
@@ -103,7 +103,7 @@ def shares(lines: Sequence[Uplink]) -> list[int]:
     ]
 
 
-def believed(lines: Sequence[Uplink]) -> list[int]:
+def believed(lines: Sequence[AnnouncedLine]) -> list[int]:
     """Each member's uplink as it counts here, in bytes per second."""
     known = [line.rate for line in lines if line.rate > 0]
     limit = CLAIM * median_low(known) if known else UNKNOWN
@@ -111,7 +111,7 @@ def believed(lines: Sequence[Uplink]) -> list[int]:
     return [min(max(min(line.rate or unknown, limit), LEAST), MOST) for line in lines]
 
 
-def seconds(lines: Sequence[Uplink], size: float) -> float:
+def seconds(lines: Sequence[AnnouncedLine], size: float) -> float:
     """Expected seconds of a round over `size` bytes at each member."""
     parts = shares(lines)
     return size * max(
@@ -120,7 +120,7 @@ def seconds(lines: Sequence[Uplink], size: float) -> float:
     )
 
 
-def deadline(lines: Sequence[Uplink], size: float) -> float:
+def deadline(lines: Sequence[AnnouncedLine], size: float) -> float:
     """Seconds that a round over `size` bytes may take once its members have met."""
     return max(SHORTEST, SLOWER * seconds(lines, size))
 
@@ -132,7 +132,7 @@ def largest_part(fast: bool, cores: int) -> int:
     return LARGEST_PART if cores >= MANY else LARGE_PART
 
 
-def part_bytes(lines: Sequence[Uplink], size: float) -> int:
+def part_bytes(lines: Sequence[AnnouncedLine], size: float) -> int:
     """Bytes of a part of a round over `size` bytes, which all members take: a power of two, the smaller the
     slower the slowest line is."""
     most = min(*(line.part for line in lines), size / (SEVERAL * len(lines)))
@@ -142,12 +142,12 @@ def part_bytes(lines: Sequence[Uplink], size: float) -> int:
     return part
 
 
-def patience(lines: Sequence[Uplink], part: int, chunk: float) -> float:
+def patience(lines: Sequence[AnnouncedLine], part: int, chunk: float) -> float:
     """Seconds without a part of `part` bytes after which a member counts as lost: `chunk`, and twice the time
     of a part on the slowest line."""
     return chunk + 2 * _part_seconds(lines, part)
 
 
-def _part_seconds(lines: Sequence[Uplink], part: int) -> float:
+def _part_seconds(lines: Sequence[AnnouncedLine], part: int) -> float:
     # A part and a mean to each other member are under way at a time.
     return 2 * (len(lines) - 1) * part / min(believed(lines))

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.core.agreement.releases import publishers
-from swarm.core.gradient_checks.norm_screening import FAR, Claim, once, standings, usual_norm
+from swarm.core.gradient_checks.norm_screening import FAR, AnnouncedNorm, once, standings, usual_norm
 from swarm.frames.site_types import Contribution, ListEntry
 from swarm.types import Digest, PeerId
 
@@ -130,7 +130,7 @@ def entries(gathered: Gathered, usual: float, groups: int) -> tuple[ListEntry, .
     before; `groups`: those of a version over all learners."""
     every = sorted(gathered.norms)
     claims = once(
-        [Claim(gathered.named[peer].weight, gathered.norms[peer], usual) for peer in every],
+        [AnnouncedNorm(gathered.named[peer].weight, gathered.norms[peer], usual) for peer in every],
         [gathered.marks.get(peer, b"") for peer in every],
     )
     here = {peer: claim for peer, claim in zip(every, claims, strict=True) if claim.weight > 0}
@@ -170,7 +170,7 @@ def objection(listed: Sequence[ListEntry], largest: int) -> str:
 def overreach(listed: Sequence[ListEntry], norms: Sequence[float], usual: float, groups: int) -> str:
     """Why a list is impossible, given these norms of its contributions, or nothing. `usual`: median norm of
     this learner's lists before, 0 where they are too few; `groups`: those of a version over all learners."""
-    claims = [Claim(one.weight, norm, usual) for one, norm in zip(listed, norms, strict=True)]
+    claims = [AnnouncedNorm(one.weight, norm, usual) for one, norm in zip(listed, norms, strict=True)]
     most = REACH * FAR * usual_norm(claims) if usual > 0 else math.inf
     for one, norm, mine in zip(listed, norms, standings(claims, groups), strict=True):
         if one.weight > ROUNDING * mine.weight:

@@ -35,7 +35,7 @@ def marks_of(packed: bytes) -> list[bytes]:
     return [packed[at : at + MARK_BYTES] for at in range(0, len(packed), MARK_BYTES)]
 
 
-class Policy(NamedTuple):
+class HeldPolicy(NamedTuple):
     """A version as one peer has it."""
 
     version: int
@@ -77,7 +77,7 @@ class TrainedLedger:
         if self.mine and weights and self.mine[-1].version == version and not self.mine[-1].weights:
             self.mine[-1] = replace(self.mine[-1], weights=weights)
 
-    def resume(self, policy: Policy) -> None:
+    def resume(self, policy: HeldPolicy) -> None:
         """A step of mine made this policy, in an earlier life."""
         made = [k for k, step in enumerate(self.mine) if step.members and _leads_to(step, policy)]
         if made:
@@ -113,7 +113,7 @@ class TrainedLedger:
         steps = (step for step in (made | self._others | own).values() if step.version >= since)
         return sorted(steps, key=lambda step: step.version)
 
-    def line(self, policy: Policy) -> tuple[set[Point], set[Point]]:
+    def line(self, policy: HeldPolicy) -> tuple[set[Point], set[Point]]:
         """(the releases that a policy is made of, as far as steps are remembered; those of them with unknown
         parents)."""
         stepped = {(step.version, step.weights): step.parent for step in self.mine if step.weights}
@@ -127,14 +127,14 @@ class TrainedLedger:
 
         return ancestry(policy[:2], before, max(0, self._oldest - 1))
 
-    def split(self, policy: Policy) -> tuple[list[TrainedStep], list[TrainedStep]]:
+    def split(self, policy: HeldPolicy) -> tuple[list[TrainedStep], list[TrainedStep]]:
         """(steps that are in the policy's line, my steps that are not)."""
         line, gaps = self.line(policy)
         mine = [step for step in self.mine if self._is_in(step, line, gaps) is not False]
         theirs = [step for key, step in self._others.items() if key in line]
         return [*mine, *theirs], [step for step in self.mine if step not in mine]
 
-    def unsure(self, policy: Policy) -> bool:
+    def unsure(self, policy: HeldPolicy) -> bool:
         """Whether an own step counts as part of the policy's line only because that is unknown."""
         line, gaps = self.line(policy)
         return any(self._is_in(step, line, gaps) is None for step in self.mine)
@@ -194,7 +194,7 @@ def named(steps: Iterable[TrainedStep], announced: Iterable[Release]) -> dict[Po
     }
 
 
-def _leads_to(step: TrainedStep, policy: Policy) -> bool:
+def _leads_to(step: TrainedStep, policy: HeldPolicy) -> bool:
     return (step.version, step.parent) == (policy.version, policy.parent)
 
 

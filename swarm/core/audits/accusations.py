@@ -78,7 +78,7 @@ class Claim(NamedTuple):
 
 
 @dataclass(slots=True)
-class Case:
+class ClaimState:
     """The accusers of one claim, and this learner's opinion of it."""
 
     accusers: dict[PeerId, float] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Case:
 
 
 @dataclass(slots=True)
-class Accuser:
+class AccuserRecord:
     heard: deque[float] = field(default_factory=lambda: deque(maxlen=PER_HOUR))
     """Times of its last accusations, without those that were right."""
     wrong: deque[float] = field(default_factory=lambda: deque(maxlen=WRONG))
@@ -108,8 +108,8 @@ class Accusations:
     bounded."""
 
     def __init__(self) -> None:
-        self._cases: OrderedDict[Claim, Case] = OrderedDict()
-        self._accusers: dict[PeerId, Accuser] = {}
+        self._cases: OrderedDict[Claim, ClaimState] = OrderedDict()
+        self._accusers: dict[PeerId, AccuserRecord] = {}
         self._suspensions = Suspensions(HOUR)
         """Of accusers."""
 
@@ -118,9 +118,9 @@ class Accusations:
         case = self._cases.get(claim)
         return case is not None and case.opinion is not None
 
-    def heard(self, accuser: PeerId, claim: Claim, now: float) -> Case | None:
+    def heard(self, accuser: PeerId, claim: Claim, now: float) -> ClaimState | None:
         """The case, which now names the accuser too; None where it is ignored, or repeated."""
-        known = self._accusers.setdefault(accuser, Accuser())
+        known = self._accusers.setdefault(accuser, AccuserRecord())
         case = self._cases.get(claim)
         if self._suspensions.of(accuser, now) is not None:
             return None
@@ -173,7 +173,7 @@ class Accusations:
             case.accusers.clear()
             case.unasked.clear()
 
-    def judged(self, claim: Claim, opinion: Opinion) -> Case | None:
+    def judged(self, claim: Claim, opinion: Opinion) -> ClaimState | None:
         """A replay of an accused group; None where its case was forgotten meanwhile."""
         if (case := self._cases.get(claim)) is None:
             return None
@@ -188,14 +188,14 @@ class Accusations:
     def false(self, accuser: PeerId, why: str, now: float) -> Suspension | None:
         """An accusation was false, for the reason `why`. Returns the accuser's suspension, if this causes
         one."""
-        wrong = self._accusers.setdefault(accuser, Accuser()).wrong
+        wrong = self._accusers.setdefault(accuser, AccuserRecord()).wrong
         wrong.append(now)
         if len(wrong) < WRONG or now - wrong[0] >= REMEMBERED:
             return None
         return self._suspensions.of(accuser, now) or self._suspensions.suspend(accuser, why, now)
 
-    def _open(self, claim: Claim) -> Case:
-        case = self._cases.setdefault(claim, Case())
+    def _open(self, claim: Claim) -> ClaimState:
+        case = self._cases.setdefault(claim, ClaimState())
         if len(self._cases) > CASES:
             self._cases.popitem(last=False)
         return case

@@ -133,7 +133,7 @@ class Weighed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Audited:
+class SamplerRecord:
     """The results of one sampler's audits so far."""
 
     verified: int = 0
@@ -186,7 +186,7 @@ class Audits:
 
     def __init__(self) -> None:
         self.suspensions = Suspensions(HOUR)
-        self._records: OrderedDict[PeerId, Audited] = OrderedDict()
+        self._records: OrderedDict[PeerId, SamplerRecord] = OrderedDict()
         """The sampler with the oldest last audit comes first."""
 
     def rate(self, sampler: PeerId) -> float:
@@ -201,7 +201,7 @@ class Audits:
 
     def room(self, sampler: PeerId) -> int:
         """Groups of the sampler that may still be taken before one more of them is replayed."""
-        record = self._records.get(sampler) or Audited()
+        record = self._records.get(sampler) or SamplerRecord()
         return most_after(record.seen) - record.taken
 
     def taken(self, sampler: PeerId) -> None:
@@ -260,8 +260,8 @@ class Audits:
             return None
         return self.suspensions.suspend(sampler, why, now, is_strike)
 
-    def _record(self, sampler: PeerId) -> Audited:
-        record = self._records.get(sampler) or Audited()
+    def _record(self, sampler: PeerId) -> SamplerRecord:
+        record = self._records.get(sampler) or SamplerRecord()
         remember(self._records, sampler, record, REMEMBERED)
         return record
 
@@ -279,7 +279,7 @@ def _forgery(group: Weighed) -> str:
     )
 
 
-def _drift(group: Weighed, record: Audited) -> str:
+def _drift(group: Weighed, record: SamplerRecord) -> str:
     if group.claimed > 0:
         return (
             f"the log-probabilities that it claims are {group.claimed:.3g} nats a token off: does its engine"

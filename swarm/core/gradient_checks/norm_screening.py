@@ -1,6 +1,6 @@
 """Weights of the members of an averaging round, with gradients of unusual norm scaled down.
 
-    Claim(weight, norm, usual) of each member + the run's batch -> Standing(weight, share) of each member
+    AnnouncedNorm(weight, norm, usual) of each member + the run's batch -> Standing(weight, share) of each
 
 A weight is bounded by a member's share of the run's batch; of two members by the rest that the other one
 leaves. A gradient is compared, by its L2 norm, with the median of the round and with the median of the rounds
@@ -47,7 +47,7 @@ SLACK = 1.01
 """Times the announced norm that a member's parts may add up to: rounding to float16 is 0.05 % at most."""
 
 
-class Claim(NamedTuple):
+class AnnouncedNorm(NamedTuple):
     """A member's announcement when a round's group forms."""
 
     weight: float
@@ -65,10 +65,12 @@ class Standing(NamedTuple):
     """Factor of its gradient: 1, or less when its norm is far beyond the usual."""
 
 
-def once(claims: Sequence[Claim], marks: Sequence[bytes], out: Collection[int] = ()) -> list[Claim]:
+def once(
+    claims: Sequence[AnnouncedNorm], marks: Sequence[bytes], out: Collection[int] = ()
+) -> list[AnnouncedNorm]:
     """The claims, in their order, without the weight of gradients with a group that one before has, and of
     those at `out`. `marks`: of each gradient's groups (swarm.core.agreement.trained)."""
-    counted, found = set[bytes](), list[Claim]()
+    counted, found = set[bytes](), list[AnnouncedNorm]()
     for k, (claim, packed) in enumerate(zip(claims, marks, strict=True)):
         claim = claim._replace(weight=0.0) if k in out else claim
         its = {*marks_of(packed)} if claim.weight > 0 else set()
@@ -78,7 +80,7 @@ def once(claims: Sequence[Claim], marks: Sequence[bytes], out: Collection[int] =
     return found
 
 
-def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
+def standings(claims: Sequence[AnnouncedNorm], groups: int) -> list[Standing]:
     """The standing of each claim, in their order, in a run whose batch has `groups` groups."""
     reference = usual_norm(claims)
     weights = [claim.weight for claim in claims if claim.weight > 0]
@@ -94,7 +96,7 @@ def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
     ]
 
 
-def usual_norm(claims: Sequence[Claim]) -> float:
+def usual_norm(claims: Sequence[AnnouncedNorm]) -> float:
     """The norm that those of the claims are compared with; 0 while there is none."""
     return max(
         _middle(_measured(claim.norm for claim in claims)),
@@ -102,7 +104,7 @@ def usual_norm(claims: Sequence[Claim]) -> float:
     )
 
 
-def largest_mean_norm(claims: Sequence[Claim], judged: Sequence[Standing]) -> float:
+def largest_mean_norm(claims: Sequence[AnnouncedNorm], judged: Sequence[Standing]) -> float:
     """The largest norm that the mean can have: all gradients have the same direction and use their whole
     allowance. The clipped mean of three and more has parts of one member here, and there of another."""
     norms = [one.share * claim.norm for claim, one in zip(claims, judged, strict=True)]

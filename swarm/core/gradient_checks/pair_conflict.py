@@ -65,7 +65,7 @@ class Discord:
         """The learner whose gradient was too long in each round; empty: neither."""
 
     def add(
-        self, cosines: Mapping[str, Cosines], claims: Mapping[str, norm_screening.Claim], groups: int
+        self, cosines: Mapping[str, Cosines], claims: Mapping[str, norm_screening.AnnouncedNorm], groups: int
     ) -> None:
         """Add a round of any members, as they announced it, in a run whose batch has `groups` groups;
         `cosines` are empty for a member that reduced nothing."""
@@ -95,7 +95,7 @@ class Discord:
         self._longer.clear()
 
 
-def _longer(claims: Mapping[str, norm_screening.Claim], groups: int) -> str:
+def _longer(claims: Mapping[str, norm_screening.AnnouncedNorm], groups: int) -> str:
     """Which of two has a gradient that is too long beside the other's; empty: none."""
     weights = [one.weight for one in norm_screening.standings([*claims.values()], groups)]
     names, norms = [*claims], [claim.norm for claim in claims.values()]

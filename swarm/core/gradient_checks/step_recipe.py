@@ -33,7 +33,7 @@ class Arithmetic(Struct, frozen=True):
 
 
 class Ingredient(Struct, frozen=True):
-    """A member as it counts in a mean; see swarm.core.gradient_checks.norm_screening.Claim."""
+    """A member as it counts in a mean; see swarm.core.gradient_checks.norm_screening.AnnouncedNorm."""
 
     peer: PeerId
     weight: Finite

@@ -45,7 +45,7 @@ class _Entry(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
-class Place(NamedTuple):
+class TensorSpan(NamedTuple):
     """A tensor's shape, and where its values begin and end."""
 
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 class Contents(NamedTuple):
     """A release's header, without its values."""
 
-    places: dict[str, Place]
+    places: dict[str, TensorSpan]
     leaves: tuple[str, ...]
 
 
@@ -162,7 +162,7 @@ def values(tensor: Tensor) -> Iterator[memoryview]:
             yield memoryview(flat.view(torch.uint8).numpy())
 
 
-def _places(blocks: Blocks) -> Iterator[tuple[str, Place]]:
+def _places(blocks: Blocks) -> Iterator[tuple[str, TensorSpan]]:
     """Names and places in the file's order. Raises ValueError or msgspec's."""
     if blocks.size < _LENGTH:
         raise ValueError(f"{blocks.size} bytes have no header")
@@ -180,6 +180,6 @@ def _places(blocks: Blocks) -> Iterator[tuple[str, Place]]:
         if start != end or stop - start != 2 * math.prod(entry.shape):
             raise ValueError(f"{name} of the shape {entry.shape} has the bytes from {start} to {stop}")
         end = stop
-        yield name, Place(tuple(entry.shape), start, stop)
+        yield name, TensorSpan(tuple(entry.shape), start, stop)
     if end != blocks.size:
         raise ValueError(f"tensors of {end} bytes in a file of {blocks.size}")

@@ -18,7 +18,17 @@ import time
 import weakref
 from collections.abc import Sequence
 
-from swarm.learn.fsdp.messages import ANSWERS, Answer, Failed, Order, Settings, Slab, Start, Started, encode
+from swarm.learn.fsdp.messages import (
+    ANSWERS,
+    Answer,
+    Order,
+    Settings,
+    ShardFailed,
+    ShardStarted,
+    Slab,
+    Start,
+    encode,
+)
 from swarm.processes.process import Child, Ended, environment, wait
 
 START = 600.0
@@ -79,7 +89,7 @@ class Ranks:
             raise
         finally:
             os.close(store)
-        assert isinstance(started, Started)
+        assert isinstance(started, ShardStarted)
         self.entries = started.entries
 
     def call(self, orders: Order | Sequence[Order], seconds: float | None = None) -> list[Answer]:
@@ -114,7 +124,7 @@ class Ranks:
                 except Ended as ended:
                     dead.append(RankLost(f"{self._names[rank]} {_how(ended)}", memory=False))
                 else:
-                    if not isinstance(answer, Failed):
+                    if not isinstance(answer, ShardFailed):
                         continue
                     failed.append(RankLost(f"{self._names[rank]}: {answer.reason}", answer.memory))
                 deadline = min(deadline, time.monotonic() + GRACE)

@@ -33,15 +33,15 @@ from swarm.learn.files.release_file import ReleaseFile
 from swarm.learn.fsdp.driver import RankLost, Ranks
 from swarm.learn.fsdp.messages import (
     Answer,
-    Entry,
     Fresh,
     Learn,
     Learned,
     Order,
     Read,
     Settings,
+    ShardStep,
     Share,
-    Step,
+    SlabEntry,
     Write,
 )
 from swarm.learn.learners.base_learner import BaseLearner, GradientResult, GradientWork, GroupResult
@@ -100,7 +100,7 @@ class ShardedLearner(BaseLearner):
         self._without_weights = False
         """The ranks are new after a loss and have no weights yet."""
         self._ranks: Ranks | None = None
-        self._entries: tuple[Entry, ...] = self._up().entries
+        self._entries: tuple[SlabEntry, ...] = self._up().entries
         self.size = sum(entry.numel for entry in self._entries if entry.trained)
         self._total = sum(entry.numel for entry in self._entries)
 
@@ -180,7 +180,7 @@ class ShardedLearner(BaseLearner):
     def _descend(self, vector: Tensor, clip: float, rate: float) -> None:
         with self._slab_tensor(self.size, torch.float32) as slab:
             slab.copy_(vector)
-            self._ask(Step(lr=rate, scale=clip))
+            self._ask(ShardStep(lr=rate, scale=clip))
 
     def _load_tensors(self, tensors: dict[str, Tensor], steps: int) -> None:
         trained = [entry for entry in self._entries if entry.trained]
@@ -256,7 +256,7 @@ class ShardedLearner(BaseLearner):
             if self._ranks is ranks:
                 ranks.slab.release()
 
-    def _views(self, slab: Tensor) -> Iterator[tuple[Entry, Tensor]]:
+    def _views(self, slab: Tensor) -> Iterator[tuple[SlabEntry, Tensor]]:
         """All entries in (total,) of the slab."""
         for entry, part in zip(
             self._entries, slab.split([entry.numel for entry in self._entries]), strict=True

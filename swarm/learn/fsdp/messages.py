@@ -55,7 +55,7 @@ class Start(Struct, tag="start"):
     """Seconds after which a collective counts as hung."""
 
 
-class Entry(Struct):
+class SlabEntry(Struct):
     """A tensor of the layout. Entries lie one after the other, in the order of the module's parameters, then
     its buffers."""
 
@@ -72,10 +72,10 @@ class Entry(Struct):
         return math.prod(self.shape)
 
 
-class Started(Struct, tag="started"):
+class ShardStarted(Struct, tag="started"):
     """The rank is ready; all ranks answer the same layout."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[SlabEntry, ...]
 
 
 class Share(Struct):
@@ -127,7 +127,7 @@ class Learned(Struct, tag="learned"):
     """Bytes in use at most, as microbatch.PeakMemory counts them."""
 
 
-class Step(Struct, tag="step"):
+class ShardStep(Struct, tag="step"):
     """One step of AdamW along the gradient in the slab times `scale`."""
 
     lr: float
@@ -160,11 +160,11 @@ class Fresh(Struct, tag="fresh"):
     """Forget the moments."""
 
 
-class Done(Struct, tag="done"):
+class ShardDone(Struct, tag="done"):
     """The order is executed."""
 
 
-class Failed(Struct, tag="failed"):
+class ShardFailed(Struct, tag="failed"):
     """The rank cannot go on."""
 
     reason: str
@@ -172,8 +172,8 @@ class Failed(Struct, tag="failed"):
     """It ran out of memory."""
 
 
-Order = Start | Learn | Step | Write | Read | Fresh
-Answer = Started | Learned | Done | Failed
+Order = Start | Learn | ShardStep | Write | Read | Fresh
+Answer = ShardStarted | Learned | ShardDone | ShardFailed
 ORDERS = msgspec.msgpack.Decoder(Order)
 encode = msgspec.msgpack.encode
 ANSWERS = msgspec.msgpack.Decoder(Answer)

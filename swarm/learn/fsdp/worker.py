@@ -1,7 +1,7 @@
 """The process of one rank of a sharded learner: one device, its shards of all weights (`python -m
 swarm.learn.fsdp.worker`).
 
-    stdin --Start--> load, shard --Started--> stdout, then
+    stdin --Start--> load, shard --ShardStarted--> stdout, then
           --order--> compute, in lockstep with the other ranks --answer--> stdout, again and again
 
 FSDP2 splits each parameter by rows: rank r of n holds ceil(rows / n) of them from row r * ceil(rows / n) on,
@@ -36,21 +36,21 @@ from swarm.learn.files import weights
 from swarm.learn.fsdp.messages import (
     ORDERS,
     Answer,
-    Done,
-    Entry,
-    Failed,
     Fresh,
     Learn,
     Learned,
     Order,
     Read,
     Settings,
+    ShardDone,
+    ShardFailed,
+    ShardStarted,
+    ShardStep,
     Share,
     ShareResult,
     Slab,
+    SlabEntry,
     Start,
-    Started,
-    Step,
     Write,
     encode,
 )
@@ -71,7 +71,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Piece:
     """The part of an entry that this rank holds."""
 
-    entry: Entry
+    entry: SlabEntry
     local: Tensor
     """The shard itself, or a whole buffer; flat."""
     parameter: nn.Parameter | None
@@ -144,7 +144,7 @@ class Rank:
         match order:
             case Learn():
                 return self._learn(order)
-            case Step():
+            case ShardStep():
                 self._optimizer.prepare()
                 vector = self._slab.tensor(self._vector, torch.float32)
                 mine = torch.cat([vector[piece.place] for piece in self._trained])
@@ -157,7 +157,7 @@ class Rank:
                 self._optimizer.forget()
             case Start():
                 raise ValueError("this rank has started already")
-        return Done()
+        return ShardDone()
 
     def _warm_up(self) -> None:
         """A pass without gradient: collectives work, and FSDP has settled where the shards lie."""
@@ -254,7 +254,7 @@ class Rank:
             self._optimizer.refresh(order.exact)
 
 
-def _load(settings: Settings) -> tuple[LanguageModel, list[tuple[Entry, Tensor]]]:
+def _load(settings: Settings) -> tuple[LanguageModel, list[tuple[SlabEntry, Tensor]]]:
     """The whole model on the CPU, and what of it is trained or released, in the order of the layout."""
     run = settings.run
     lora = run.lora if run.model.training == "lora" else None
@@ -271,10 +271,10 @@ def _load(settings: Settings) -> tuple[LanguageModel, list[tuple[Entry, Tensor]]
     return LanguageModel(model, tokenization.of_run(Path(settings.model), run)), _layout(model)
 
 
-def _layout(model: nn.Module) -> list[tuple[Entry, Tensor]]:
+def _layout(model: nn.Module) -> list[tuple[SlabEntry, Tensor]]:
     state = weights.state(model)
     names = {_where(state[name]): name for name in weights.own_names(state)}
-    found: list[tuple[Entry, Tensor]] = []
+    found: list[tuple[SlabEntry, Tensor]] = []
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
         released = names.pop(_where(tensor), None)
@@ -284,7 +284,7 @@ def _layout(model: nn.Module) -> list[tuple[Entry, Tensor]]:
             )
         if released is not None:
             found.append(
-                (Entry(name=name, released=released, shape=tuple(tensor.shape), trained=trained), tensor)
+                (SlabEntry(name=name, released=released, shape=tuple(tensor.shape), trained=trained), tensor)
             )
     if names:
         raise ValueError(
@@ -316,7 +316,7 @@ def _shard(whole: FsdpRoot, start: Start, device: torch.device) -> Any:
 
 
 def _pieces(
-    lasting: list[tuple[Entry, Tensor]],
+    lasting: list[tuple[SlabEntry, Tensor]],
     parameters: Mapping[str, nn.Parameter],
     buffers: Mapping[str, Tensor],
     start: Start,
@@ -379,14 +379,14 @@ def main() -> NoReturn:
             if rank is None:
                 assert isinstance(order, Start)
                 rank = Rank(order)
-                answer: Answer = Started(entries=rank.entries)
+                answer: Answer = ShardStarted(entries=rank.entries)
             else:
                 answer = rank.execute(order)
         except Exception as error:  # any failure is reported to the driver, which ends all ranks
             traceback.print_exc()
             where = traceback.extract_tb(error.__traceback__)[-1]
             reason = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-            answer = Failed(reason=reason, memory=microbatch.ran_out(error))
+            answer = ShardFailed(reason=reason, memory=microbatch.ran_out(error))
         pipe.send(encode(answer))
 
 

@@ -69,7 +69,7 @@ class ContributionError(ValueError):
     """These bytes are no contribution to such a model; the message gives the reason."""
 
 
-class Kept(NamedTuple):
+class KeptSegment(NamedTuple):
     """The kept values of a segment."""
 
     positions: Positions
@@ -123,7 +123,7 @@ def norm(contribution: bytes, size: int, density: float) -> float:
     return math.sqrt(sum(squares))
 
 
-def read(contribution: bytes, size: int, density: float) -> Iterator[Kept]:
+def read(contribution: bytes, size: int, density: float) -> Iterator[KeptSegment]:
     """The kept ones of `size` values, segment by segment. Raises ContributionError."""
     body = memoryview(contribution)
     if len(body) < _HEAD.size:
@@ -139,7 +139,7 @@ def read(contribution: bytes, size: int, density: float) -> Iterator[Kept]:
             kept, body = _decoded(body, min(SEGMENT, size - start), kept_per_chunk(density))
         except PatchError as error:
             raise ContributionError(str(error)) from error
-        yield Kept(kept.positions + start, kept.values)
+        yield KeptSegment(kept.positions + start, kept.values)
     if len(body):
         raise ContributionError(f"{len(body)} bytes follow the last values")
 
@@ -169,7 +169,7 @@ def _encoded(difference: Vector, most: int) -> bytes:
     return _SEGMENT.pack(count, *map(len, streams)) + b"".join(streams)
 
 
-def _decoded(body: memoryview, size: int, most: int) -> tuple[Kept, memoryview]:
+def _decoded(body: memoryview, size: int, most: int) -> tuple[KeptSegment, memoryview]:
     """A segment of `size` values, of which `most` a chunk are kept, and what follows it. Raises PatchError
     and ContributionError."""
     if len(body) < _SEGMENT.size:
@@ -183,7 +183,7 @@ def _decoded(body: memoryview, size: int, most: int) -> tuple[Kept, memoryview]:
             f" most {most} of {CHUNK} values are kept"
         )
     if not count:
-        return Kept(np.empty(0, np.int64), np.empty(0, np.float32)), body[sum(lengths) :]
+        return KeptSegment(np.empty(0, np.int64), np.empty(0, np.float32)), body[sum(lengths) :]
     streams: list[memoryview] = []
     for length in lengths:
         streams.append(body[:length])
@@ -196,7 +196,7 @@ def _decoded(body: memoryview, size: int, most: int) -> tuple[Kept, memoryview]:
         raise ContributionError(f"the counts of {chunks} chunks are not those of its {count} positions")
     if not bool(((scales >= 0) & (scales < HUGE)).all()):
         raise ContributionError("a scale is no number of a contribution: negative, too large or not finite")
-    return Kept(positions, steps * np.repeat(scales, counts)), body
+    return KeptSegment(positions, steps * np.repeat(scales, counts)), body
 
 
 def _exactly(stream: memoryview, size: int) -> Octets:

@@ -38,7 +38,7 @@ MOMENTUM, RESIDUAL = "outer/momentum", "outer/residual"
 """Names of tensors (P,) in a state; the second is in checkpoints only."""
 
 
-class Counted(NamedTuple):
+class CountedContribution(NamedTuple):
     """A contribution of a list."""
 
     data: bytes
@@ -90,7 +90,7 @@ class SiteLearner(Learner):
         self._sent = contributions.encode(owed.numpy(), self.run.averaging.density)
         return self._sent
 
-    def outer_step(self, counted: Sequence[Counted], mine: bool) -> dict[str, float]:
+    def outer_step(self, counted: Sequence[CountedContribution], mine: bool) -> dict[str, float]:
         """The next version, of the contributions in this order; `mine`: whether this learner's last one is
         among them. Returns the norm of their mean."""
         settings = self.run.averaging

@@ -1,8 +1,8 @@
 """Limits on a model's folder: its config and its tokenizer are tried in a process of their own, within limits
 of time and memory, before this process reads them.
 
-    config.json --tried, in a fork--> bytes of the model that it asks for, or Refused
-    tokenizer files --tokenizer_tried, in a fork--> nothing, or Refused
+    config.json --tried, in a fork--> bytes of the model that it asks for, or BeyondLimits
+    tokenizer files --tokenizer_tried, in a fork--> nothing, or BeyondLimits
 
 A config is a program that allocates: layers, rows and tables are as many as its numbers say. A tokenizer is
 one that writes: each of its rules may make a text longer, and the next one works on that, so that a few rules
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from swarm.processes.process import Child, Ended, Lost, Pipe
+from swarm.processes.process import Child, ChildLost, Ended, Pipe
 from swarm.processes.start import set_name
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ PROBES = (*(letter * 256 + "!" for letter in ("a", "1", " ", "\n", "-", "Ã¤", "æ
 """Texts that any tokenizer reads in an instant; of some patterns a row of the same letter takes for ever."""
 
 
-class Refused(ValueError):
+class BeyondLimits(ValueError):
     """A folder asks for more than it may. Continues a sentence on its config or tokenizer."""
 
 
@@ -89,22 +89,23 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 def tried(folder: Path) -> int:
-    """Bytes in bfloat16 of the model that the config in `folder` asks for, with its tables. Raises Refused
-    and Broken."""
+    """Bytes in bfloat16 of the model that the config in `folder` asks for, with its tables. Raises
+    BeyondLimits and Broken."""
     return _tried(_model_size, folder, *_stamp(folder / "config.json"))
 
 
 def tokenizer_tried(folder: Path) -> None:
-    """Raises Refused where the tokenizer in `folder` breaks a limit, Broken where it cannot be loaded."""
+    """Raises BeyondLimits where the tokenizer in `folder` breaks a limit, Broken where it cannot be
+    loaded."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".model", ".txt"))
     _tried(_try_tokenizer, folder, *(number for path in files for number in _stamp(path)))
 
 
 def check_size(folder: Path, weights: int) -> None:
-    """Raises Refused where the config in `folder` asks for a model that is larger than these bytes of
+    """Raises BeyondLimits where the config in `folder` asks for a model that is larger than these bytes of
     weights may be, and Broken."""
     if (asked := tried(folder)) > 2 * weights + ROOM:
-        raise Refused(
+        raise BeyondLimits(
             f"asks for a model of {asked / 1e9:.3g} GB, and the weights have {weights / 1e9:.3g} GB, so that"
             " it is not theirs"
         )
@@ -120,22 +121,23 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @lru_cache(64)
 def _tried(function: Callable[[Path], int], folder: Path, *stamps: int) -> int:
-    """The function's result for the folder, computed once for the same files. Raises Refused and Broken."""
+    """The function's result for the folder, computed once for the same files. Raises BeyondLimits and
+    Broken."""
     import transformers.models.auto.modeling_auto  # noqa: F401 (the fork has it then)
 
     child = Child(lambda: _answer(function, folder))
     try:
         answer = msgspec.msgpack.decode(child.receive(PATIENCE), type=_Answer)
-    except Lost as lost:
+    except ChildLost as lost:
         if isinstance(lost, Ended) and lost.code == -signal.SIGPROF:
-            raise Refused(f"needs more than {SECONDS:g} s of processor time to be loaded") from None
+            raise BeyondLimits(f"needs more than {SECONDS:g} s of processor time to be loaded") from None
         if isinstance(lost, Ended) and lost.code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGKILL):
-            raise Refused(f"needs more than {MEMORY >> 20} MiB to be loaded ({lost.how})") from None
-        raise Refused(f"cannot be loaded: the process that tried it {lost}") from None
+            raise BeyondLimits(f"needs more than {MEMORY >> 20} MiB to be loaded ({lost.how})") from None
+        raise BeyondLimits(f"cannot be loaded: the process that tried it {lost}") from None
     finally:
         child.end()
     if answer.refused:
-        raise Refused(answer.refused)
+        raise BeyondLimits(answer.refused)
     if answer.broken:
         raise Broken(answer.broken)
     return answer.size
@@ -157,7 +159,7 @@ def _answer(function: Callable[[Path], int], folder: Path) -> None:
         answer = _Answer(function(folder))
     except MemoryError:
         answer = _Answer(refused=f"needs more than {MEMORY >> 20} MiB to be loaded")
-    except Refused as refused:
+    except BeyondLimits as refused:
         answer = _Answer(refused=str(refused))
     except BaseException as error:  # whatever the files make the libraries do, panics of Rust too
         answer = _Answer(broken=(str(error).strip() or type(error).__name__).splitlines()[0][:SAYS])
@@ -200,23 +202,23 @@ def _try_tokenizer(folder: Path) -> int:
 def _check_text(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
     ids = tokenizer(text).input_ids
     if len(ids) > len(text.encode()) * GROWTH + EXTRA:
-        raise Refused(f"makes {len(ids)} tokens of a text of {len(text)} characters")
+        raise BeyondLimits(f"makes {len(ids)} tokens of a text of {len(text)} characters")
     if len(written := tokenizer.decode(ids)) > (len(ids) + 1) * LONGEST * GROWTH:
-        raise Refused(f"writes {len(written)} characters for {len(ids)} tokens")
+        raise BeyondLimits(f"writes {len(written)} characters for {len(ids)} tokens")
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
-    """Raises Refused where a tokenizer.json has rules that make texts much longer, or one that is longer than
-    any real rule."""
+    """Raises BeyondLimits where a tokenizer.json has rules that make texts much longer, or one that is
+    longer than any real rule."""
     for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         steps = [*_steps(parts.get(name))]
         if len(steps) > RULES:
-            raise Refused(f"has a {name} of {len(steps)} steps, and {RULES} are the most")
+            raise BeyondLimits(f"has a {name} of {len(steps)} steps, and {RULES} are the most")
         for step in steps:
             _check_step(step, name)
         growth = math.prod(map(_growth, steps))
         if growth > GROWTH:
-            raise Refused(
+            raise BeyondLimits(
                 f"has a {name} that makes a text up to {growth:.3g} times as long, and {GROWTH} times is the"
                 " most"
             )
@@ -243,7 +245,7 @@ def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
             yield one
         for steps in inner:
             if len(steps) > RULES:
-                raise Refused(f"has a sequence of {len(steps)} steps, and {RULES} are the most")
+                raise BeyondLimits(f"has a sequence of {len(steps)} steps, and {RULES} are the most")
             left += steps
 
 
@@ -253,7 +255,7 @@ def _check_step(step: Mapping[str, Any], name: str) -> None:
         if key == "pattern":
             pattern = value if isinstance(value, dict) else {}
             if name == "decoder" and "Regex" in pattern:
-                raise Refused("has a decoder with a regular expression, whose time no text bounds")
+                raise BeyondLimits("has a decoder with a regular expression, whose time no text bounds")
             for text in pattern.values():
                 _check_length(text, PATTERN, f"a pattern of its {name}")
         elif key != "precompiled_charsmap":
@@ -274,7 +276,7 @@ def _check_texts(value: Any, what: str) -> None:
 
 def _check_length(text: Any, most: int, what: str) -> None:
     if isinstance(text, str) and len(text) > most:
-        raise Refused(f"has {what} of {len(text)} characters, and {most} are the most")
+        raise BeyondLimits(f"has {what} of {len(text)} characters, and {most} are the most")
 
 
 def _growth(step: Mapping[str, Any]) -> float:

@@ -118,7 +118,7 @@ def _limited(what: str) -> Iterator[None]:
     """Raise ModelError where the body finds that a file asks for more than it may."""
     try:
         yield
-    except model_limits.Refused as error:
+    except model_limits.BeyondLimits as error:
         raise ModelError(f"{what} {error}: it is refused; take another model") from error
 
 

@@ -30,7 +30,7 @@ from typing import Literal
 
 import msgspec
 
-from swarm.processes.process import Child, Ended, Lost, Pipe
+from swarm.processes.process import Child, ChildLost, Ended, Pipe
 from swarm.processes.start import forget_parent, set_name
 
 Turns = Sequence[dict[str, str]]
@@ -77,11 +77,11 @@ class Unwritten(ValueError):
         self.index = index
 
 
-class Overrun(Lost):
+class Overrun(ChildLost):
     """The template needed more for this conversation than it may. A whole sentence."""
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class TemplateAnswer(msgspec.Struct, frozen=True, array_like=True):
     kind: Literal["written", "unwritten", "overrun"]
     text: str
     """The output, or the reason why there is none."""
@@ -116,14 +116,14 @@ class ChatTemplate:
     def _overrun(self, why: str) -> Overrun:
         return Overrun(f"the chat template in {self._where} {why}")
 
-    def _asked(self, frame: bytes, seconds: float, again: bool = True) -> list[Answer]:
+    def _asked(self, frame: bytes, seconds: float, again: bool = True) -> list[TemplateAnswer]:
         """Raises Overrun where there is no answer, because its process is stopped or ends `again`."""
         if self._child is None:
-            self._child = Child(Keeper(self._write))
+            self._child = Child(WriterKeeper(self._write))
             self._ended = weakref.finalize(self, self._child.end)
         try:
-            return msgspec.msgpack.decode(self._child.ask(frame, seconds), type=list[Answer])
-        except Lost as lost:
+            return msgspec.msgpack.decode(self._child.ask(frame, seconds), type=list[TemplateAnswer])
+        except ChildLost as lost:
             self._child = None
             self._ended()
             if again and isinstance(lost, Ended):  # it may have been killed between two calls
@@ -131,7 +131,7 @@ class ChatTemplate:
             raise self._overrun(f"wrote nothing: its process {lost}") from lost
 
 
-class Keeper:
+class WriterKeeper:
     """The child's side: forks a writer, and another one when a limit has ended it."""
 
     def __init__(self, write: Write) -> None:
@@ -153,7 +153,7 @@ class Keeper:
                 # Whether the parent still waits for an answer is unknown here: it asks another keeper.
                 return print(f"its writer ended with code {code}")
             needs = f"needs more than {SECONDS:g} s of processor time for one conversation"
-            pipe.send(msgspec.msgpack.encode([Answer("overrun", needs)]))
+            pipe.send(msgspec.msgpack.encode([TemplateAnswer("overrun", needs)]))
 
     def _answer_all(self, pipe: Pipe) -> None:
         """Until a limit ends this process, or its parent closes the pipe."""
@@ -161,7 +161,7 @@ class Keeper:
         most = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         while (frame := pipe.receive()) is not None:
-            answers = list[Answer]()
+            answers = list[TemplateAnswer]()
             for turns, answered in msgspec.msgpack.decode(frame):
                 signal.setitimer(signal.ITIMER_PROF, SECONDS)
                 answers.append(self._answer(turns, answered))
@@ -171,19 +171,19 @@ class Keeper:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             pipe.send(frame)
 
-    def _answer(self, turns: list[dict[str, str]], answered: bool) -> Answer:
+    def _answer(self, turns: list[dict[str, str]], answered: bool) -> TemplateAnswer:
         random.seed(0)
         try:
             text = self._write(turns, answered)
         except MemoryError:
-            return Answer("overrun", f"needs more than {MEMORY >> 20} MiB for one conversation")
+            return TemplateAnswer("overrun", f"needs more than {MEMORY >> 20} MiB for one conversation")
         except Exception as error:  # of the template, whatever it does
-            return Answer("unwritten", (str(error) or type(error).__name__)[:SAYS])
+            return TemplateAnswer("unwritten", (str(error) or type(error).__name__)[:SAYS])
         if len(text) > LONGEST + sum(len(turn["content"]) for turn in turns):
             writes = f"writes {len(text)} characters: more than {LONGEST} beside the conversation are refused"
-            return Answer("overrun", writes)
+            return TemplateAnswer("overrun", writes)
         if any(found not in str(turns) for found in ADDRESS.findall(text)):
-            return Answer(
+            return TemplateAnswer(
                 "unwritten", f"it writes {ADDRESS.findall(text)[0]}, which no two peers write alike"
             )
-        return Answer("written", text)
+        return TemplateAnswer("written", text)

@@ -42,7 +42,13 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 
 from swarm.core.gradient_checks.clipping import Agreement, Cosines
-from swarm.core.gradient_checks.norm_screening import Allowance, Claim, Standing, largest_mean_norm, standings
+from swarm.core.gradient_checks.norm_screening import (
+    Allowance,
+    AnnouncedNorm,
+    Standing,
+    largest_mean_norm,
+    standings,
+)
 from swarm.core.gradient_checks.reducer_checks import presence
 from swarm.net.averaging import sketch
 from swarm.net.averaging.clipping import Mean, Seen, combine
@@ -77,7 +83,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        claims: Mapping[PeerID, Claim],
+        claims: Mapping[PeerID, AnnouncedNorm],
         groups: int,
         codec: Codec,
         out: Collection[int] = (),

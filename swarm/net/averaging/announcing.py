@@ -18,8 +18,8 @@ import msgspec
 from hivemind.p2p import PeerID
 from msgspec import Meta
 
-from swarm.core.agreement.shares import USUAL_PART, Uplink
-from swarm.core.gradient_checks.norm_screening import Claim
+from swarm.core.agreement.shares import USUAL_PART, AnnouncedLine
+from swarm.core.gradient_checks.norm_screening import AnnouncedNorm
 from swarm.core.gradient_checks.opposition import left_out
 from swarm.limits import UNREADABLE
 from swarm.norm import LARGEST
@@ -47,8 +47,8 @@ class Announcement(msgspec.Struct, frozen=True):
     weight: float
     norm: float
     usual: float
-    """`weight`, `norm` and `usual`: see swarm.core.gradient_checks.norm_screening.Claim. A weight of 0 is
-    that of no groups."""
+    """`weight`, `norm` and `usual`: see swarm.core.gradient_checks.norm_screening.AnnouncedNorm. A weight of
+    0 is that of no groups."""
     dial_only: bool
     """It cannot be dialled, so it asks all others."""
     uplink: Annotated[int, Meta(ge=0)]
@@ -68,14 +68,14 @@ class Announcement(msgspec.Struct, frozen=True):
     """Bytes of the largest part that it takes (swarm.core.agreement.shares)."""
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> AnnouncedNorm:
         """Its claim about its gradient."""
-        return Claim(self.weight, self.norm, self.usual)
+        return AnnouncedNorm(self.weight, self.norm, self.usual)
 
     @property
-    def line(self) -> Uplink:
+    def line(self) -> AnnouncedLine:
         """Its claim about its line."""
-        return Uplink(self.uplink, self.dial_only, self.part)
+        return AnnouncedLine(self.uplink, self.dial_only, self.part)
 
 
 def read_announcement(raw: bytes) -> Announcement:
@@ -111,6 +111,6 @@ def false_reducers(told: Mapping[PeerID, Announcement]) -> Collection[PeerID]:
     return [peer for peer in told if tag(peer) in tags] if others else ()
 
 
-def lines_of(told: Mapping[PeerID, Announcement], false: Collection[PeerID]) -> list[Uplink]:
+def lines_of(told: Mapping[PeerID, Announcement], false: Collection[PeerID]) -> list[AnnouncedLine]:
     """The lines of a group's members; one that is to reduce nothing has a line that cannot be dialled."""
     return [one.line._replace(dial_only=one.dial_only or peer in false) for peer, one in told.items()]

@@ -1,7 +1,7 @@
 """Averaging with the other learners: the Averager port over hivemind, in a process of its own, under
 supervision.
 
-    average() -> Order --pipe--> averager process: matching -> butterfly all-reduce -> shared buffer -> Ended
+    average() -> Order --pipe--> averager process: matching -> butterfly all-reduce -> buffer -> RoundEnded
          ^                               |                            (float32, flat, one per peer)
          +------ kill -9 and replace <---+ no answer by the deadline, or the process is gone
 
@@ -31,8 +31,18 @@ import torch
 from swarm.core.gradient_checks.norm_screening import Usual
 from swarm.net.averaging.announcing import MAX_WEIGHT
 from swarm.net.averaging.codec import ENCODINGS
-from swarm.net.averaging.hivemind_averager import LEAVE, Setup, serve
-from swarm.net.averaging.messages import Ended, FromChild, Gone, Leave, Listening, Met, Order, Ready, encode
+from swarm.net.averaging.hivemind_averager import LEAVE, AveragerSetup, serve
+from swarm.net.averaging.messages import (
+    AveragerReady,
+    FromChild,
+    Gone,
+    GroupFormed,
+    Leave,
+    Listening,
+    Order,
+    RoundEnded,
+    encode,
+)
 from swarm.net.averaging.sketch import Sketches
 from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
 from swarm.net.rate import UNLIMITED, RateLimits
@@ -54,15 +64,15 @@ STALE = 8
 """Addresses of dead processes that are remembered: one would do unless starts fail in a row."""
 
 
-class Child:
+class AveragerProcess:
     """One averager process, seen from its parent: a child whose frames become futures."""
 
-    def __init__(self, setup: Setup, gone: Callable[[Child, str], None]) -> None:
+    def __init__(self, setup: AveragerSetup, gone: Callable[[AveragerProcess, str], None]) -> None:
         """`gone(self, why)` when it died by itself. Raises OSError."""
         self._loop, self._gone = asyncio.get_running_loop(), gone
         self.daemon, self.address = setup.daemon, ""
         self.ready: asyncio.Future[PeerId] = self._loop.create_future()
-        self.ended: asyncio.Future[Ended] | None = None
+        self.ended: asyncio.Future[RoundEnded] | None = None
         self._met: Callable[[float], None]
         self._lost = ""
         self._process = process.Child(partial(serve, setup), echo=True)
@@ -72,7 +82,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    async def run(self, order: Order, met: Callable[[float], None]) -> Ended:
+    async def run(self, order: Order, met: Callable[[float], None]) -> RoundEnded:
         """`met(seconds)`: a group has formed, and how long its round may take. Raises RoundLost when the
         process is or gets lost."""
         if self._lost:
@@ -86,7 +96,7 @@ class Child:
         try:
             while True:
                 self._take(decoder.decode(await self._process.awaited()))
-        except process.Lost as lost:
+        except process.ChildLost as lost:
             how = f"{lost.how}{lost.hint}{lost.after}" if isinstance(lost, process.Ended) else str(lost)
             self._lose(f"the averager process {how}")
             self._gone(self, self._lost)
@@ -95,11 +105,11 @@ class Child:
         match message:
             case Listening():
                 self.address = message.address
-            case Ready():
+            case AveragerReady():
                 self.ready.set_result(PeerId(message.me))
-            case Met():
+            case GroupFormed():
                 self._met(message.seconds)
-            case Ended():
+            case RoundEnded():
                 if self.ended is not None and not self.ended.done():
                     self.ended.set_result(message)
 
@@ -175,7 +185,7 @@ class HiveAverager:
         self._buffer = torch.frombuffer(mmap.mmap(-1, 4 * max(numel, 1)), dtype=torch.float32)[:numel]
         self._one_round = asyncio.Lock()
         self._stale: tuple[str, ...] = ()
-        self._child: Child | None = None
+        self._child: AveragerProcess | None = None
         self._replacement: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -272,7 +282,9 @@ class HiveAverager:
         self._usual.add(ended.norms.values())
         return _outcome(ended, order.key, loop.time() - began)
 
-    async def _supervised(self, child: Child, order: Order, met: Callable[[float], None]) -> Ended:
+    async def _supervised(
+        self, child: AveragerProcess, order: Order, met: Callable[[float], None]
+    ) -> RoundEnded:
         try:
             return await child.run(order, met)
         # the deadline, or the caller gave up: the process is still busy with the round
@@ -280,7 +292,7 @@ class HiveAverager:
             self._replace("a round did not end by its deadline")
             raise
 
-    async def _healthy(self) -> Child:
+    async def _healthy(self) -> AveragerProcess:
         """The process at the p2pd of the moment; waits for a replacement."""
         if self._child is not None and self._child.daemon != await self._daemon():
             self._replace("the p2pd below it was replaced")
@@ -313,17 +325,17 @@ class HiveAverager:
         finally:
             self._replacement = None
 
-    async def _bury(self, child: Child, why: str) -> None:
+    async def _bury(self, child: AveragerProcess, why: str) -> None:
         await child.end(why)
         self._child = None
         if child.address:
             self._stale = (*self._stale, child.address)[-STALE:]
 
-    async def _spawn(self) -> Child:
+    async def _spawn(self) -> AveragerProcess:
         """Raises RoundLost, TimeoutError or OSError; the process that did not start is gone then."""
         async with asyncio.timeout(START):
             daemon = await self._daemon()
-        setup = Setup(
+        setup = AveragerSetup(
             self._prefix,
             self._settings,
             self._groups,
@@ -333,7 +345,7 @@ class HiveAverager:
             self._stale,
             self.limits.in_averager(),
         )
-        child = Child(setup, self._on_gone)
+        child = AveragerProcess(setup, self._on_gone)
         try:
             async with asyncio.timeout(START):
                 await child.ready
@@ -342,7 +354,7 @@ class HiveAverager:
             raise
         return child
 
-    def _on_gone(self, child: Child, why: str) -> None:
+    def _on_gone(self, child: AveragerProcess, why: str) -> None:
         if child is self._child:
             self._replace(why)
 
@@ -359,7 +371,7 @@ class HiveAverager:
         return self._buffer.split([tensor.numel() for tensor in tensors])
 
 
-def _outcome(ended: Ended, key: int, seconds: float) -> Average:
+def _outcome(ended: RoundEnded, key: int, seconds: float) -> Average:
     """Of a complete round; `key` as in Averager.check."""
     return Average(
         members=frozenset(map(PeerId, ended.members)),
@@ -375,7 +387,7 @@ def _outcome(ended: Ended, key: int, seconds: float) -> Average:
     )
 
 
-def _sketches(key: int, ended: Ended) -> Sketches:
+def _sketches(key: int, ended: RoundEnded) -> Sketches:
     """The process's sketches of the others' values."""
     kept = {
         PeerId(peer): torch.frombuffer(bytearray(data), dtype=torch.float64)

@@ -1,7 +1,7 @@
 """Rounds in the averager process: takes orders of its peer, gathers a group, reduces, and overwrites its
 input with the mean.
 
-    peer --- Order ---> matching -> all-reduce -> shared buffer --- Ended ---> peer
+    peer --- Order ---> matching -> all-reduce -> shared buffer --- RoundEnded ---> peer
                             ^ calls of other averager processes, through the peer's p2pd
 
 Invariants: the buffer changes during a round only, and holds the mean after a complete one (after a lost one
@@ -54,15 +54,15 @@ from swarm.net.averaging.bypass import Door
 from swarm.net.averaging.codec import Codec
 from swarm.net.averaging.matching import Matching
 from swarm.net.averaging.messages import (
-    Ended,
+    AveragerReady,
     FromChild,
     FromParent,
     Gone,
+    GroupFormed,
     Leave,
     Listening,
-    Met,
     Order,
-    Ready,
+    RoundEnded,
     encode,
 )
 from swarm.net.averaging.paced import PacedP2P, registered
@@ -88,7 +88,7 @@ and getting them again costs more than all computation on them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class AveragerSetup:
     """The settings of a new averager process."""
 
     prefix: str
@@ -111,7 +111,7 @@ class Setup:
 class Rounds(ServicerBase):  # type: ignore[misc]
     """Averages once for each order, and answers the calls of others."""
 
-    def __init__(self, setup: Setup, send: Callable[[FromChild], None]) -> None:
+    def __init__(self, setup: AveragerSetup, send: Callable[[FromChild], None]) -> None:
         self._setup, self._send = setup, send
         self._runners: dict[bytes, asyncio.Future[Runner]] = {}
         self._known = asyncio.Event()
@@ -146,7 +146,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             self._p2p.door = await Door.opened(setup.listen.host, setup.listen.parts)
             await self._remove_stale()
             await self.add_p2p_handlers(self._p2p, namespace=setup.prefix)
-        self._send(Ready(str(self._p2p.peer_id)))
+        self._send(AveragerReady(str(self._p2p.peer_id)))
 
     async def _remove_stale(self) -> None:
         """p2pd keeps the stream handlers of a dead process and refuses new ones; they are removed by its
@@ -180,23 +180,23 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             async with asyncio.timeout(order.seconds - MARGIN) as self._limit:
                 ended = await self._round(order)
         except TimeoutError:
-            ended = Ended(f"not done in {loop.time() - began:.1f} s")
+            ended = RoundEnded(f"not done in {loop.time() - began:.1f} s")
         # (whatever hivemind raises here, the round is lost and the reason is reported)
         except Exception as error:
-            ended = Ended(str(error) or type(error).__name__)
+            ended = RoundEnded(str(error) or type(error).__name__)
         self._send(ended)
 
-    async def _round(self, order: Order) -> Ended:
+    async def _round(self, order: Order) -> RoundEnded:
         invited = frozenset(map(PeerID.from_base58, order.peers))
         mine = await asyncio.get_running_loop().run_in_executor(None, norm, self._setup.buffer)
         if not mine <= LARGEST:
-            return Ended("my own tensors are not finite", not_finite=True)
+            return RoundEnded("my own tensors are not finite", not_finite=True)
         self._known.clear()
         try:
             told = self._announcement(order, mine, invited)
             group = await self._matching.gather(told, invited, order.patience)
             if group is None:
-                return Ended()
+                return RoundEnded()
             with self._registered(group.group_id) as promise:
                 return await self._reduce(group, invited, order, promise)
         finally:
@@ -240,11 +240,11 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         invited: frozenset[PeerID],
         order: Order,
         promise: asyncio.Future[Runner],
-    ) -> Ended:
+    ) -> RoundEnded:
         told = self._told(group, invited, order)
         if why := self._opposed(told):
             self._discord.forget()
-            return Ended(why, opposed=True)
+            return RoundEnded(why, opposed=True)
         settings, codec = self._setup.settings, Codec(self._setup.settings.compression)
         false = false_reducers(told)
         lines = lines_of(told, false)
@@ -281,7 +281,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         except AllreduceException as error:
             raise AllreduceException(runner.broken or str(error)) from error
         self._note(runner, told)
-        return Ended(
+        return RoundEnded(
             members=tuple(map(str, group.peer_ids)),
             exchanged=runner.exchanged(),
             false=tuple(map(str, false)),
@@ -330,7 +330,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         return self._discord.found((str(me), str(other)), joins=theirs and not mine)
 
     @contextmanager
-    def _held_to(self, lines: Sequence[shares.Uplink], size: float) -> Iterator[None]:
+    def _held_to(self, lines: Sequence[shares.AnnouncedLine], size: float) -> Iterator[None]:
         """Where the run sets no deadline, the round's is by its lines. A round that is lost later than was
         expected makes the next ones' longer: members lose it one after the other."""
         if self._setup.settings.deadline:
@@ -339,7 +339,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         loop, allowed = asyncio.get_running_loop(), self._slower * shares.deadline(lines, size)
         end = loop.time() + allowed
         self._limit.reschedule(min(self._limit.when() or end, end))
-        self._send(Met(allowed))
+        self._send(GroupFormed(allowed))
         try:
             yield
         except BaseException:
@@ -372,7 +372,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         await asyncio.sleep(self._setup.settings.chunk)
 
 
-def serve(setup: Setup) -> None:
+def serve(setup: AveragerSetup) -> None:
     """Main of the averager process, a fork of its peer's.
 
     torch on a second thread makes an OpenMP pool of its own: the one inherited through the fork is dead.

@@ -7,15 +7,15 @@ import msgspec
 from swarm.core.gradient_checks.step_recipe import MeanRecipe
 
 
-class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class AveragerMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Between a peer and its averager process."""
 
 
-class Order(Message):
+class Order(AveragerMessage):
     version: int
     weight: float
     usual: float
-    """See swarm.core.gradient_checks.norm_screening.Claim."""
+    """See swarm.core.gradient_checks.norm_screening.AnnouncedNorm."""
     uplink: int
     """Bytes per second; 0: not known."""
     peers: tuple[str, ...]
@@ -32,34 +32,34 @@ class Order(Message):
     """See the Averager port."""
 
 
-class Gone(Message):
+class Gone(AveragerMessage):
     """The round that forms waits for these no longer."""
 
     peers: tuple[str, ...]
 
 
-class Leave(Message):
+class Leave(AveragerMessage):
     pass
 
 
-class Listening(Message):
+class Listening(AveragerMessage):
     """The process's address at p2pd: its handlers are removed by it when it is dead."""
 
     address: str
 
 
-class Ready(Message):
+class AveragerReady(AveragerMessage):
     me: str
 
 
-class Met(Message):
+class GroupFormed(AveragerMessage):
     """A group has formed."""
 
     seconds: float
     """That its round may take from now on."""
 
 
-class Ended(Message):
+class RoundEnded(AveragerMessage):
     lost: str = ""
     """Why the round was lost; empty when it was not."""
     opposed: bool = False
@@ -89,5 +89,5 @@ class Ended(Message):
 
 
 FromParent = Order | Gone | Leave
-FromChild = Listening | Ready | Met | Ended
+FromChild = Listening | AveragerReady | GroupFormed | RoundEnded
 encode = msgspec.msgpack.encode

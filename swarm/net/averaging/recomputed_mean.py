@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from hivemind.averaging.partition import TensorPartContainer
 
-from swarm.core.gradient_checks.norm_screening import Allowance, Claim, standings
+from swarm.core.gradient_checks.norm_screening import Allowance, AnnouncedNorm, standings
 from swarm.core.gradient_checks.step_recipe import MeanRecipe
 from swarm.net.averaging.clipping import combine
 from swarm.net.averaging.codec import Codec
@@ -26,7 +26,7 @@ def mean_again(
     """The mean of flat float32 `vectors`, of the recipe's members in their order, bit for bit as a round of
     these members made it; `groups` are those of the run's whole batch."""
     codec, mean = Codec(compression), torch.empty_like(vectors[0])
-    claims = [Claim(one.weight, one.norm, one.usual) for one in recipe.members]
+    claims = [AnnouncedNorm(one.weight, one.norm, one.usual) for one in recipe.members]
     out = [k for k, one in enumerate(recipe.members) if one.out]
     judged = standings(claims, groups)
     fractions, weights = [one.share for one in recipe.members], [one.weight for one in judged]

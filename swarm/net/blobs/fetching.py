@@ -28,8 +28,8 @@ from swarm.net.blobs.sources import (
     LATE,
     OF_ALONE,
     OF_ONE,
+    BlockSource,
     Question,
-    Source,
     choose,
     free,
     numbers,
@@ -100,7 +100,7 @@ class Fetch:
         self._mail, self._service, self._rng, self._on_bad = mail, service, rng, on_bad
         self._root, self._introduced = root, reach.introduced
         self._addresses = tuple(address for address in reach.addresses() if RELAYED not in address)[:DIALS]
-        self._sources = {peer: Source(peer) for peer in dict.fromkeys(holders)}
+        self._sources = {peer: BlockSource(peer) for peer in dict.fromkeys(holders)}
         self._later, self._looked = later, asyncio.get_running_loop().time()
         self._moved = self._hoped = asyncio.get_running_loop().time()
         """When a block came last; when a source last had some of the missing ones."""
@@ -118,7 +118,7 @@ class Fetch:
         elif known is None and self._has_room():
             if addresses:
                 self._introduced(peer, addresses)
-            self._sources[peer] = Source(peer, introduced=True)
+            self._sources[peer] = BlockSource(peer, introduced=True)
             self._wake.set()
 
     async def leaf_list(self) -> bytes:
@@ -164,7 +164,7 @@ class Fetch:
         self._looked = now
         for peer in self._later():
             if peer not in self._sources and self._has_room():
-                self._sources[peer] = Source(peer)
+                self._sources[peer] = BlockSource(peer)
 
     def _has_room(self) -> bool:
         return len(self._alive()) < SOURCES and len(self._sources) < TRIED
@@ -179,7 +179,7 @@ class Fetch:
         except TimeoutError:
             return
 
-    def _alive(self) -> list[Source]:
+    def _alive(self) -> list[BlockSource]:
         return [source for source in self._sources.values() if not source.out]
 
     def _give_up(self) -> bool:
@@ -195,7 +195,7 @@ class Fetch:
         self._failure = NetError(f"nobody gave {self._root}: " + (why or "no holder is known"))
         return True
 
-    def _reason(self, source: Source) -> str:
+    def _reason(self, source: BlockSource) -> str:
         if source.out:
             return source.out
         return f"is busy for {STARVED:g} s" if source.has & self._lacking else "lacks what is missing here"
@@ -238,7 +238,7 @@ class Fetch:
             if due:
                 source.told = group.create_task(self._learn(source, self._news_of(source)))
 
-    def _news_of(self, source: Source) -> BlockQuery:
+    def _news_of(self, source: BlockSource) -> BlockQuery:
         """The request for its list of blocks, answered once it has more of those missing here."""
         if not source.known:
             return BlockQuery(root=self._root)
@@ -252,16 +252,16 @@ class Fetch:
             if question.task is not None and not question.wanted & self._lacking:
                 question.task.cancel()
 
-    def _start(self, group: asyncio.TaskGroup, source: Source, question: Question) -> None:
+    def _start(self, group: asyncio.TaskGroup, source: BlockSource, question: Question) -> None:
         source.under.append(question)
         question.task = group.create_task(self._ask(source, question))
 
     # --- answers --------------------------------------------------------------------------------------------
 
     async def _send(
-        self, source: Source, service: str, query: BlockQuery, timeout: float, idle: float | None
+        self, source: BlockSource, service: str, query: BlockQuery, timeout: float, idle: float | None
     ) -> Holding | None:
-        """None when there is no answer; its Source has the reason."""
+        """None when there is no answer; its BlockSource has the reason."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         room = min(FELLOWS, max(0, SOURCES - len(self._alive())))
@@ -287,7 +287,7 @@ class Fetch:
             del self._sources[source.peer]
         return None
 
-    async def _learn(self, source: Source, query: BlockQuery) -> None:
+    async def _learn(self, source: BlockSource, query: BlockQuery) -> None:
         """Ask for its list of blocks, and for the leaf list."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -307,7 +307,7 @@ class Fetch:
         elif query.leaves:
             self._list = holding.leaves
 
-    async def _ask(self, source: Source, question: Question) -> None:
+    async def _ask(self, source: BlockSource, question: Question) -> None:
         query = BlockQuery(root=self._root, wanted=tuple(numbers(question.wanted)))
         try:
             holding = await self._send(source, self._service, query, LONGEST, IDLE + TRIPS * source.trip)
@@ -317,7 +317,7 @@ class Fetch:
         if holding is not None:
             await self._receive(source, question, holding)
 
-    async def _receive(self, source: Source, question: Question, holding: Holding) -> None:
+    async def _receive(self, source: BlockSource, question: Question, holding: Holding) -> None:
         now, block, data = asyncio.get_running_loop().time(), holding.block, holding.data
         if block is None:
             source.has &= ~question.wanted
@@ -340,7 +340,7 @@ class Fetch:
             self._missing &= ~(1 << block)
             self._wake.set()
 
-    def _blame(self, source: Source, why: str) -> None:
+    def _blame(self, source: BlockSource, why: str) -> None:
         if not source.out:
             source.out = why
             self._on_bad(source.peer, why)

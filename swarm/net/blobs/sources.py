@@ -71,7 +71,7 @@ class Question:
 
 
 @dataclass(eq=False)
-class Source:
+class BlockSource:
     """The state of a possible source. Times are loop seconds."""
 
     peer: PeerId
@@ -139,7 +139,7 @@ class Source:
         self.rest = min(2 * self.rest, LONGEST_REST)
 
 
-def too_few(sources: Sequence[Source], lacking: int, now: float) -> int:
+def too_few(sources: Sequence[BlockSource], lacking: int, now: float) -> int:
     """How many more sources are to be asked for their lists: many blocks arrive sooner from many, and for one
     block the answers of twenty would be most of all messages."""
     return FIRST + lacking.bit_count() // 2 - sum(source.is_at_hand(lacking, now) for source in sources)
@@ -158,13 +158,13 @@ def free(lacking: int, questions: Sequence[Question]) -> int:
 
 
 def choose(
-    sources: Sequence[Source],
-    able: Sequence[Source],
+    sources: Sequence[BlockSource],
+    able: Sequence[BlockSource],
     blocks: int,
     lacking: int,
     now: float,
     rng: random.Random,
-) -> tuple[Source, Question] | None:
+) -> tuple[BlockSource, Question] | None:
     """Which of the sources that are `able` to ask for which of these blocks: the only one with some, or the
     one that would be fastest."""
     ranks = _ranks(sources, blocks)
@@ -180,8 +180,8 @@ def choose(
 
 
 def second(
-    able: Sequence[Source], questions: Sequence[Question], lacking: int, now: float
-) -> tuple[Source, Question] | None:
+    able: Sequence[BlockSource], questions: Sequence[Question], lacking: int, now: float
+) -> tuple[BlockSource, Question] | None:
     """Another source for blocks that are late, or for the last ones at the end."""
     is_end = lacking.bit_count() <= LAST
     for question in questions:
@@ -204,7 +204,7 @@ def numbers(blocks: int) -> Iterator[int]:
         blocks ^= low
 
 
-def _ranks(sources: Iterable[Source], blocks: int) -> list[int]:
+def _ranks(sources: Iterable[BlockSource], blocks: int) -> list[int]:
     """These blocks by how many sources have them: one, two, three, four, more."""
     at_least = [0] * 5
     for source in sources:

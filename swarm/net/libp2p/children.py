@@ -25,7 +25,7 @@ from swarm.membership.identity import Keyring
 from swarm.net.libp2p.addresses import Address
 from swarm.net.libp2p.dht import ChildDHT
 from swarm.net.libp2p.listening import PortTaken, announced, check_port, free_port, is_here
-from swarm.net.libp2p.p2pd import Daemon, Killed
+from swarm.net.libp2p.p2pd import Daemon, DaemonKilled
 from swarm.net.messaging import guard
 from swarm.net.messaging.board import Dht, LoopDHT
 from swarm.net.ports import NetError, Silent
@@ -155,7 +155,7 @@ class NodeChildren:
     async def killed(self, error: NetError) -> Part | None:
         """Which of the two was ended by a signal, or hangs, if that is why a launch or a call failed with
         `error`."""
-        if isinstance(error, Killed) or (self.daemon is not None and await self.daemon.killed()):
+        if isinstance(error, DaemonKilled) or (self.daemon is not None and await self.daemon.killed()):
             return Part.P2PD
         return Part.DHT if isinstance(error, Silent) else None
 

@@ -36,14 +36,14 @@ START_SECONDS = 20.0
 """Seconds for the child to answer; on an idle machine it forks and answers in 0.3 s."""
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True):
+class DhtCall(msgspec.Struct, frozen=True, array_like=True):
     number: int
     function: str
     """`module:name` of a coroutine function."""
     args: tuple[Any, ...]
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class DhtAnswer(msgspec.Struct, frozen=True, array_like=True):
     number: int
     result: Any = None
     failed: str = ""
@@ -114,13 +114,13 @@ class ChildDHT:
         number = next(self._numbers)
         future = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
-            self._child.send(encode(Ask(number, function, args)))
+            self._child.send(encode(DhtCall(number, function, args)))
             return await future
         finally:
             del self._answers[number]
 
     async def _listen(self) -> None:
-        decoder = msgspec.msgpack.Decoder(Answer)
+        decoder = msgspec.msgpack.Decoder(DhtAnswer)
         try:
             while True:
                 answer = decoder.decode(await self._child.awaited())
@@ -130,7 +130,7 @@ class ChildDHT:
                     future.set_exception(RuntimeError(f"in the DHT's process: {answer.failed}"))
                 else:
                     future.set_result(answer.result)
-        except process.Lost as lost:
+        except process.ChildLost as lost:
             self._lose(str(lost))
 
     def _lose(self, why: str) -> None:
@@ -146,12 +146,12 @@ def _live(rules: Any) -> None:
     """All of the child's life; it ends when its parent's end of the pipe does."""
     pipe = process.Pipe()
     frames = pipe.listen()
-    first = msgspec.msgpack.decode(frames(), type=Ask)
+    first = msgspec.msgpack.decode(frames(), type=DhtCall)
     with asyncio.Runner(loop_factory=EventLoop) as runner:
         runner.run(_serve(rules, pipe, frames, first))
 
 
-async def _serve(rules: Any, pipe: process.Pipe, frames: Callable[[], bytes], first: Ask) -> None:
+async def _serve(rules: Any, pipe: process.Pipe, frames: Callable[[], bytes], first: DhtCall) -> None:
     address, place, options = first.args
     node = await DHTNode.create(
         p2p=await P2P.replicate(Multiaddr(address)),
@@ -159,18 +159,18 @@ async def _serve(rules: Any, pipe: process.Pipe, frames: Callable[[], bytes], fi
         record_validator=rules,
         **options,
     )
-    pipe.send(encode(Answer(first.number)))
-    decoder = msgspec.msgpack.Decoder(Ask)
+    pipe.send(encode(DhtAnswer(first.number)))
+    decoder = msgspec.msgpack.Decoder(DhtCall)
     async with asyncio.TaskGroup() as tasks:
         while True:
             ask = decoder.decode(await asyncio.to_thread(frames))
             tasks.create_task(_answer(node, pipe, ask))
 
 
-async def _answer(node: DHTNode, pipe: process.Pipe, ask: Ask) -> None:
+async def _answer(node: DHTNode, pipe: process.Pipe, ask: DhtCall) -> None:
     module, _, name = ask.function.partition(":")
     try:
-        answer = Answer(ask.number, await getattr(importlib.import_module(module), name)(node, *ask.args))
+        answer = DhtAnswer(ask.number, await getattr(importlib.import_module(module), name)(node, *ask.args))
     except Exception as error:
-        answer = Answer(ask.number, failed=f"{type(error).__name__}: {error}")
+        answer = DhtAnswer(ask.number, failed=f"{type(error).__name__}: {error}")
     pipe.send(encode(answer))

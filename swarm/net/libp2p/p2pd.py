@@ -110,7 +110,7 @@ def break_off(writer: asyncio.StreamWriter) -> None:
     hang_up(writer)
 
 
-class Killed(NetError):
+class DaemonKilled(NetError):
     """A process of the node was ended by a signal before it was of use: another one may live."""
 
 
@@ -136,7 +136,7 @@ class Daemon(P2P):
     @classmethod
     async def launch(cls, key: Path, me: PeerId, listen: Listen, port: int) -> Daemon:
         """Start p2pd on TCP `port`. Raises NetError with the end of p2pd's output, or where p2pd is another
-        program than the published one; Killed where a signal ended it."""
+        program than the published one; DaemonKilled where a signal ended it."""
         guard.install()
         check_published(program())
         remove_stale_sockets(me)
@@ -164,7 +164,7 @@ class Daemon(P2P):
             killed = fault and any([await one.killed() for one in begun])
             await asyncio.gather(*(one.stop() for one in begun if one._child is not None))
             if fault:
-                kind = Killed if killed else NetError
+                kind = DaemonKilled if killed else NetError
                 raise kind(f"p2pd did not start on port {port}: {error}") from error
             raise
         begun.clear()

@@ -30,7 +30,7 @@ from swarm.core.gradient_checks.norm_screening import Usual
 from swarm.core.gradient_checks.opposition import Opposition
 from swarm.limits import EVENT_LIMIT, FRAME_LIMIT, REASON_LIMIT, RECORD_LIMIT, RECORD_SECONDS, cut
 from swarm.net.memory.links import Alone, Dials, Links, Passage
-from swarm.net.memory.rounds import Hands, Kept, Meetings, Said, Waits
+from swarm.net.memory.rounds import Hands, Meetings, RoundHistory, Said, Waits
 from swarm.net.messaging.gossip import QUEUE
 from swarm.net.ports import (
     NOTHING_CAME,
@@ -513,7 +513,7 @@ class MemoryAverager:
     def __init__(self, network: MemoryNetwork, me: PeerId) -> None:
         self._network = network
         self._me = me
-        self._kept = Kept(Usual(), Opposition())
+        self._kept = RoundHistory(Usual(), Opposition())
         self._said = Said()
 
     def check(self, against: Collection[PeerId], key: int) -> None:

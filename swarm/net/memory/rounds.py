@@ -28,7 +28,7 @@ from swarm.core.agreement import shares
 from swarm.core.gradient_checks.clipping import Agreement, Cosines
 from swarm.core.gradient_checks.norm_screening import (
     Allowance,
-    Claim,
+    AnnouncedNorm,
     Standing,
     Usual,
     largest_mean_norm,
@@ -62,7 +62,7 @@ class Said(NamedTuple):
     """The vector that it hands out in place of the means that it reduces."""
 
 
-class Kept(NamedTuple):
+class RoundHistory(NamedTuple):
     """A member's memory of its rounds."""
 
     usual: Usual
@@ -83,8 +83,8 @@ class Seat:
 
     peer: PeerId
     tensors: Sequence[torch.Tensor]
-    claim: Claim
-    kept: Kept
+    claim: AnnouncedNorm
+    kept: RoundHistory
     expects: frozenset[PeerId]
     said: Said
     window: float
@@ -204,8 +204,8 @@ class Meeting:
         values = self._values or sum(tensor.numel() for tensor in mine)
         return int(values * shares.WIRE_BYTES[self._settings.compression])
 
-    def _lines(self) -> list[shares.Uplink]:
-        return [shares.Uplink(self._links.uplink(peer), peer in self._false) for peer in self.seats]
+    def _lines(self) -> list[shares.AnnouncedLine]:
+        return [shares.AnnouncedLine(self._links.uplink(peer), peer in self._false) for peer in self.seats]
 
     def _reduced(self) -> dict[PeerId, int]:
         """Member -> bytes that it reduces of each other one: these go there, and their mean comes back."""
@@ -307,7 +307,7 @@ class Meetings:
     async def average(
         self,
         me: PeerId,
-        kept: Kept,
+        kept: RoundHistory,
         at: tuple[int, str],
         tensors: Sequence[torch.Tensor],
         weight: float,
@@ -323,7 +323,9 @@ class Meetings:
         if not mine <= LARGEST:
             raise NotFinite(f"version {at[0]}: my own tensors are not finite")
         window = asyncio.get_running_loop().time() + self._settings.match + waits.patience
-        seat = Seat(me, tensors, Claim(weight, mine, kept.usual.norm()), kept, frozenset(peers), said, window)
+        seat = Seat(
+            me, tensors, AnnouncedNorm(weight, mine, kept.usual.norm()), kept, frozenset(peers), said, window
+        )
         meeting = self._seat(at, seat)
         timer = asyncio.get_running_loop().call_later(waits.deadline, meeting.leave, seat, "ran out of time")
         try:

@@ -36,10 +36,9 @@ from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 
 from swarm.core.budget import Budget
-from swarm.frames.wire import topic
+from swarm.frames.wire import Signer, topic
 from swarm.limits import FRAME_LIMIT, ID_LIMIT, RECORD_LIMIT, RECORD_SECONDS
 from swarm.membership.identity import public_key, verify
-from swarm.net.ports import Keyring
 from swarm.protocol import Key
 from swarm.types import Digest, PeerId
 
@@ -122,7 +121,7 @@ class RecordRules(RecordValidatorBase):
     """Known key, subkey = a peer id, value signed by that peer, at most RECORD_LIMIT bytes and
     RECORD_SECONDS."""
 
-    def __init__(self, keyring: Keyring, keys: Iterable[str]) -> None:
+    def __init__(self, keyring: Signer, keys: Iterable[str]) -> None:
         self._keyring = keyring
         self._keys = {DHTID.generate(source=key).to_bytes() for key in keys}
 

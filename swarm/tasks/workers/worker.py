@@ -1,6 +1,6 @@
 """Runs reward functions in a worker process, under a deadline.
 
-    call() --- Call ---> child: swarm.tasks.workers.worker_process --- Row per function ---> checked numbers
+    call() -RewardCall-> child: swarm.tasks.workers.worker_process --- Row per function ---> checked numbers
       ^                     | hung: SIGKILL of all it started   | died         | raised, wrong length, NaN
       +--- RewardError <----+-----------------------------------+--------------+
 
@@ -27,21 +27,21 @@ from typing import Any
 
 import msgspec
 
-from swarm.processes.process import Child, Hung, Lost, environment, wait
+from swarm.processes.process import Child, ChildLost, Hung, environment, wait
 from swarm.tasks.base import RewardError, checked_rewards
 from swarm.tasks.workers import sandbox
 from swarm.tasks.workers.worker_process import (
-    Answer,
-    Ask,
-    Call,
-    Failed,
+    FunctionCall,
+    FunctionFailed,
     FunctionFile,
-    Ready,
+    FunctionResult,
+    FunctionUnusable,
     Reply,
     Request,
+    RewardCall,
     RewardValues,
-    Setup,
-    Unusable,
+    WorkerReady,
+    WorkerSetup,
 )
 
 START_SECONDS = 120.0
@@ -135,7 +135,7 @@ class Worker:
         """Row i: the values of the i-th function for all completions; None: it does not apply. Raises
         RewardError."""
         arguments = {**columns, "prompts": prompts, "completions": completions}
-        rows = self._exchange(Call(arguments, self._timeout), list(self._functions))
+        rows = self._exchange(RewardCall(arguments, self._timeout), list(self._functions))
         return [
             _checked(name, row, len(completions)) for name, row in zip(self._functions, rows, strict=True)
         ]
@@ -143,9 +143,9 @@ class Worker:
     def ask(self, function: str, arguments: Mapping[str, Any], seconds: float | None = None) -> Any:
         """Call one of `functions` with arguments by name; returns plain values. `seconds` replaces the
         timeout. Raises RewardError."""
-        frame = Ask(function, dict(arguments), self._timeout if seconds is None else seconds)
+        frame = FunctionCall(function, dict(arguments), self._timeout if seconds is None else seconds)
         (answer,) = self._exchange(frame, [function])
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, FunctionResult):
             raise RewardError(f"{function} answered with something that is not an answer")
         return answer.value
 
@@ -166,7 +166,7 @@ class Worker:
             self._child.end()
             self._child = None
 
-    def _exchange(self, frame: Call | Ask, names: Sequence[str]) -> list[Reply]:
+    def _exchange(self, frame: RewardCall | FunctionCall, names: Sequence[str]) -> list[Reply]:
         """One reply of each function. Raises RewardError; then the process is fit for the next call, or
         gone."""
         with self._lock:
@@ -177,13 +177,13 @@ class Worker:
             answered: list[Reply] = []
             try:
                 _exchange(child, frame, len(names), frame.seconds, answered)
-            except Lost as lost:
+            except ChildLost as lost:
                 self._end()
                 raise RewardError(f"{names[len(answered)]} {lost}") from None
             # by msgspec: a column holds an image, or a number above 64 bits
             except (TypeError, OverflowError) as error:
                 raise RewardError(f"{names[0]} cannot be given this task: {error}") from error
-            if isinstance(answered[-1], Failed):
+            if isinstance(answered[-1], FunctionFailed):
                 raise RewardError(answered[-1].why)
             return answered
 
@@ -197,15 +197,15 @@ class Worker:
         child = Child(self._command(), environment(ENVIRON, inherited), ANSWER_LIMIT)
         answered: list[Reply] = []
         try:
-            _exchange(child, Setup(self._functions, self._sources), 1, START_SECONDS, answered)
-        except Lost as lost:
+            _exchange(child, WorkerSetup(self._functions, self._sources), 1, START_SECONDS, answered)
+        except ChildLost as lost:
             child.end()
             raise ValueError(f"the process for {', '.join(self._functions)} {lost}") from None
         match answered[0]:
-            case Ready():
+            case WorkerReady():
                 self._child = child
                 return child
-            case Unusable(why=why):
+            case FunctionUnusable(why=why):
                 child.end()
                 raise ValueError(why)
             case _:
@@ -233,8 +233,8 @@ class Worker:
 
 
 def _exchange(child: Child, frame: Request, replies: int, seconds: float, answered: list[Reply]) -> None:
-    """Send `frame` and append its replies to `answered`: `replies` of them, fewer when one is Failed. Raises
-    Lost."""
+    """Send `frame` and append its replies to `answered`: `replies` of them, fewer when one is FunctionFailed.
+    Raises ChildLost."""
     data = msgspec.msgpack.encode(frame)
     if len(data) > CALL_LIMIT:
         raise RewardError(
@@ -243,13 +243,13 @@ def _exchange(child: Child, frame: Request, replies: int, seconds: float, answer
         )
     child.send(data)
     deadline = time.monotonic() + seconds
-    while len(answered) < replies and not (answered and isinstance(answered[-1], Failed)):
+    while len(answered) < replies and not (answered and isinstance(answered[-1], FunctionFailed)):
         if not wait([child], deadline):
             raise Hung(seconds)
         try:
             answered.append(_replies.decode(child.take()))
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise Lost(f"answered with something that is not an answer ({error})") from None
+            raise ChildLost(f"answered with something that is not an answer ({error})") from None
 
 
 def _place(function: str) -> str:

@@ -1,7 +1,7 @@
 """The worker process: imports functions, then answers calls one at a time until its input ends.
 
-    Setup -> Ready | Unusable        Ask -> Answer | Failed
-    Call -> RewardValues per function, up to the first Failed
+    WorkerSetup -> WorkerReady | FunctionUnusable        FunctionCall -> FunctionResult | FunctionFailed
+    RewardCall -> RewardValues per function, up to the first FunctionFailed
 
 Frames (swarm.processes.process) hold msgpack. Functions are called on the main thread, where `signal.alarm`
 works, and awaited when they are asynchronous, all on one loop. Invariant: an exception of a function becomes
@@ -67,7 +67,7 @@ class FunctionFile(msgspec.Struct, frozen=True):
     text: str
 
 
-class Setup(Frame, frozen=True):
+class WorkerSetup(Frame, frozen=True):
     """The functions to import."""
 
     functions: dict[str, str]
@@ -75,17 +75,17 @@ class Setup(Frame, frozen=True):
     sources: dict[str, FunctionFile]
 
 
-class Ready(Frame, frozen=True):
+class WorkerReady(Frame, frozen=True):
     """All functions are imported."""
 
 
-class Unusable(Frame, frozen=True):
+class FunctionUnusable(Frame, frozen=True):
     """A function cannot be imported."""
 
     why: str
 
 
-class Call(Frame, frozen=True):
+class RewardCall(Frame, frozen=True):
     """Every function with the same arguments, by TRL's convention."""
 
     arguments: dict[str, Any]
@@ -99,7 +99,7 @@ class RewardValues(Frame, frozen=True):
     values: list[float | None]
 
 
-class Ask(Frame, frozen=True):
+class FunctionCall(Frame, frozen=True):
     """One function with arguments by name."""
 
     function: str
@@ -107,21 +107,21 @@ class Ask(Frame, frozen=True):
     seconds: float
 
 
-class Answer(Frame, frozen=True):
-    """The value that the function of an Ask returned."""
+class FunctionResult(Frame, frozen=True):
+    """The value that the function of a FunctionCall returned."""
 
     value: Any
 
 
-class Failed(Frame, frozen=True):
+class FunctionFailed(Frame, frozen=True):
     """A function failed."""
 
     why: str
     """Begins with the function's name."""
 
 
-Request = Setup | Call | Ask
-Reply = Ready | Unusable | RewardValues | Answer | Failed
+Request = WorkerSetup | RewardCall | FunctionCall
+Reply = WorkerReady | FunctionUnusable | RewardValues | FunctionResult | FunctionFailed
 
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 _runner = asyncio.Runner()
@@ -146,25 +146,25 @@ def main() -> None:
             try:
                 data = encoder.encode(reply)
             except (TypeError, OverflowError, msgspec.ValidationError) as error:
-                data = encoder.encode(Failed(f"the answer cannot be sent: {error}"))
+                data = encoder.encode(FunctionFailed(f"the answer cannot be sent: {error}"))
             pipe.send(data)
     os._exit(0)  # do not wait for threads that functions started
 
 
 def _answers(request: Request, functions: dict[str, Function]) -> Iterator[Reply]:
     match request:
-        case Setup():
+        case WorkerSetup():
             yield _set_up(request, functions)
-        case Call():
+        case RewardCall():
             _deadline.set(time.monotonic() + request.seconds)
             for name, function in functions.items():
                 reply = _called(name, function, {**LOGS, **request.arguments}, _row)
                 yield reply
-                if isinstance(reply, Failed):
+                if isinstance(reply, FunctionFailed):
                     return
-        case Ask():
+        case FunctionCall():
             _deadline.set(time.monotonic() + request.seconds)
-            yield _called(request.function, functions[request.function], request.arguments, Answer)
+            yield _called(request.function, functions[request.function], request.arguments, FunctionResult)
 
 
 def _called(
@@ -176,9 +176,9 @@ def _called(
             result = _runner.run(_awaited(result))
         return made(result)
     except NotARow as error:
-        return Failed(f"{name} {error}")
+        return FunctionFailed(f"{name} {error}")
     except (Exception, SystemExit) as error:
-        return Failed(f"{name} raised {_described(error, _file(function))}")
+        return FunctionFailed(f"{name} raised {_described(error, _file(function))}")
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
@@ -188,7 +188,7 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 # --- functions ----------------------------------------------------------------------------------------------
 
 
-def _set_up(setup: Setup, functions: dict[str, Function]) -> Ready | Unusable:
+def _set_up(setup: WorkerSetup, functions: dict[str, Function]) -> WorkerReady | FunctionUnusable:
     for name, target in setup.functions.items():
         place, _, attribute = target.rpartition(":")
         source = setup.sources.get(place)
@@ -199,14 +199,14 @@ def _set_up(setup: Setup, functions: dict[str, Function]) -> Ready | Unusable:
                 function = getattr(function, part)
         except AttributeError as error:
             if isinstance(error.obj, ModuleType) and error.obj.__name__ == _identifier(place, source):
-                return Unusable(f"{name}: there is no function {attribute!r} in {place}")
-            return Unusable(f"{name} cannot be imported: {_described(error, place)}")
+                return FunctionUnusable(f"{name}: there is no function {attribute!r} in {place}")
+            return FunctionUnusable(f"{name} cannot be imported: {_described(error, place)}")
         except (Exception, SystemExit) as error:
-            return Unusable(f"{name} cannot be imported: {_described(error, place)}")
+            return FunctionUnusable(f"{name} cannot be imported: {_described(error, place)}")
         if not callable(function):
-            return Unusable(f"{name} is not a function but {type(function).__name__}")
+            return FunctionUnusable(f"{name} is not a function but {type(function).__name__}")
         functions[name] = function
-    return Ready()
+    return WorkerReady()
 
 
 def _identifier(place: str, source: FunctionFile | None) -> str:

@@ -15,7 +15,7 @@ from peers.sampler.sampler import Sampler
 from swarm.core.agreement.releases import Releases, rank
 from swarm.core.intake.deliveries import DeliveryLoss
 from swarm.sim import nemesis
-from swarm.sim.nemesis import Plan
+from swarm.sim.nemesis import NemesisPlan
 from swarm.sim.scenario import Fault
 
 
@@ -27,7 +27,7 @@ def test_after_any_faults_of_a_thousand_seeds_the_swarm_goes_on(first: int) -> N
 
 
 KEPT = (
-    Plan(
+    NemesisPlan(
         seed=37,
         peers={"seed": 1, "learner": 2, "sampler": 3},
         faults=(
@@ -35,7 +35,7 @@ KEPT = (
             Fault(at=16.5, fault="bounce", peer="sampler-2", down=13.0),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=49,
         peers={"seed": 1, "learner": 2, "sampler": 2, "evaluator": 1},
         mode="overlap",
@@ -44,12 +44,12 @@ KEPT = (
             Fault(at=10.7, fault="host", peer="sampler-1"),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=70,
         peers={"seed": 1, "learner": 1, "sampler": 3},
         faults=(Fault(at=13.6, fault="bounce", peer="learner-0", down=3.0, step="packed"),),
     ),
-    Plan(
+    NemesisPlan(
         seed=155,
         peers={"seed": 1, "learner": 2, "sampler": 3},
         mode="sites",
@@ -64,7 +64,7 @@ KEPT = (
             Fault(at=14.6, fault="crash", peer="learner-1", step="announced"),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=156,
         peers={"seed": 1, "learner": 2, "sampler": 2},
         mode="sites",
@@ -74,7 +74,7 @@ KEPT = (
             Fault(at=17.1, fault="bounce", peer="learner-1", down=6.7),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=156,
         peers={"seed": 1, "learner": 3, "sampler": 2},
         mode="sites",
@@ -84,13 +84,13 @@ KEPT = (
             Fault(at=17.1, fault="bounce", peer="learner-1", down=6.7),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=33,
         peers={"seed": 1, "learner": 1, "sampler": 1},
         mode="sites",
         faults=(Fault(at=9.8, fault="clock", peer="learner-0", seconds=-3600.0),),
     ),
-    Plan(
+    NemesisPlan(
         seed=386,
         peers={"seed": 1, "learner": 2, "sampler": 1},
         mode="sites",
@@ -99,7 +99,7 @@ KEPT = (
             Fault(at=14.9, fault="bounce", peer="learner-0", down=7.8),
         ),
     ),
-    Plan(  # as the one before, and nobody comes back who knows what was released
+    NemesisPlan(  # as the one before, and nobody comes back who knows what was released
         seed=386,
         peers={"seed": 1, "learner": 2, "sampler": 1},
         mode="sites",
@@ -109,7 +109,7 @@ KEPT = (
             Fault(at=14.9, fault="bounce", peer="learner-0", down=7.8),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=375,
         peers={"seed": 1, "learner": 3, "sampler": 1},
         mode="overlap",
@@ -123,7 +123,7 @@ KEPT = (
             ),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=416,
         peers={"seed": 1, "learner": 5, "sampler": 4},
         faults=(
@@ -133,7 +133,7 @@ KEPT = (
             Fault(at=22.9, fault="host", peer="learner-4"),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=318,
         peers={"seed": 1, "learner": 2, "sampler": 2},
         mode="overlap",
@@ -147,7 +147,7 @@ KEPT = (
             Fault(at=18.6, fault="bounce", peer="learner-1", down=7.0),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=303,
         peers={"seed": 1, "learner": 4, "sampler": 4},
         faults=(
@@ -164,7 +164,7 @@ KEPT = (
             Fault(at=25.6, fault="host", peer="sampler-3"),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=880,
         peers={"seed": 1, "learner": 4, "sampler": 2, "evaluator": 1},
         mode="overlap",
@@ -182,7 +182,7 @@ KEPT = (
             Fault(at=26.2, fault="host", peer="learner-3"),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=187,
         peers={"seed": 1, "learner": 4, "sampler": 2},
         faults=(
@@ -212,7 +212,7 @@ KEPT = (
             ),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=229,
         peers={"seed": 1, "learner": 4, "sampler": 3},
         faults=(
@@ -246,7 +246,7 @@ KEPT = (
             ),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=337,
         peers={"seed": 1, "learner": 3, "sampler": 3, "evaluator": 1},
         mode="overlap",
@@ -255,7 +255,7 @@ KEPT = (
             Fault(at=24.2, fault="bounce", peer="sampler-2", down=5.8),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=917,
         peers={"seed": 1, "learner": 2, "sampler": 2},
         merge=True,
@@ -279,7 +279,7 @@ KEPT = (
             ),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=69,
         peers={"seed": 1, "learner": 3, "sampler": 3},
         merge=True,
@@ -303,7 +303,7 @@ KEPT = (
             Fault(at=23.4, fault="bounce", peer="learner-1", down=6.6),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=51,
         peers={"seed": 1, "learner": 3, "sampler": 4},
         faults=(
@@ -381,7 +381,7 @@ KEPT = (
             ),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=1013,
         peers={"seed": 1, "learner": 1, "sampler": 1},
         mode="sites",
@@ -391,7 +391,7 @@ KEPT = (
             Fault(at=23.8, fault="clock", peer="learner-0"),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=2123,
         peers={"seed": 1, "learner": 2, "sampler": 3, "evaluator": 1},
         merge=True,
@@ -417,7 +417,7 @@ KEPT = (
             ),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=335,
         peers={"seed": 1, "learner": 4, "sampler": 3},
         faults=(
@@ -478,7 +478,7 @@ KEPT = (
             Fault(at=30.0, fault="clock", peer="learner-0"),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=6273,
         peers={"seed": 1, "learner": 2, "sampler": 2, "evaluator": 1},
         mode="overlap",
@@ -536,7 +536,7 @@ KEPT = (
             ),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=4378,
         peers={"seed": 1, "learner": 3, "sampler": 2},
         merge=True,
@@ -556,7 +556,7 @@ KEPT = (
             Fault(at=26.5, fault="host", peer="learner-2"),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=6081,
         peers={"seed": 1, "learner": 3, "sampler": 2},
         merge=True,
@@ -590,7 +590,7 @@ KEPT = (
             ),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=7071,
         peers={"seed": 1, "learner": 3, "sampler": 3},
         faults=(
@@ -762,7 +762,7 @@ KEPT = (
             ),
         ),
     ),
-    Plan(
+    NemesisPlan(
         seed=11989,
         peers={"seed": 1, "learner": 1, "sampler": 1, "evaluator": 1},
         mode="overlap",
@@ -804,16 +804,16 @@ chance, and the next one is not. A clock is set back by an hour while a sampler 
 
 
 @pytest.mark.parametrize("script", KEPT)
-def test_a_script_that_failed_once_does_not_fail(script: Plan) -> None:
+def test_a_script_that_failed_once_does_not_fail(script: NemesisPlan) -> None:
     assert not try_plan(script).failures
 
 
 @pytest.mark.parametrize("script", FULL_AND_KILLED)
-def test_groups_that_a_full_disk_refused_are_trained_once(script: Plan) -> None:
+def test_groups_that_a_full_disk_refused_are_trained_once(script: NemesisPlan) -> None:
     assert not failed(try_plan(script))
 
 
-DELIVERED_AGAIN = Plan(
+DELIVERED_AGAIN = NemesisPlan(
     seed=507,
     peers={"seed": 1, "learner": 3, "sampler": 2},
     mode="sites",
@@ -928,7 +928,7 @@ def test_a_release_that_nobody_has_and_everybody_waits_for_is_found(monkeypatch:
     assert "announced" in [fault.step for fault in script.faults]
 
 
-def leaves_one_learner(plan: Plan) -> bool:
+def leaves_one_learner(plan: NemesisPlan) -> bool:
     """One of two learners announces a release that nobody can have, and no other comes."""
     died = any(fault.fault == "crash" and fault.step == "announced" for fault in plan.faults)
     return died and plan.peers["learner"] == 2 and not plan.mode

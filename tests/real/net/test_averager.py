@@ -598,7 +598,7 @@ def test_an_averager_that_was_killed_says_what_may_be_behind_that(monkeypatch):
 
     async def killed():
         gone = asyncio.get_running_loop().create_future()
-        child = averager.Child(SimpleNamespace(daemon=""), lambda _, why: gone.set_result(why))
+        child = averager.AveragerProcess(SimpleNamespace(daemon=""), lambda _, why: gone.set_result(why))
         try:
             return await gone
         finally:

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from lab import bench
 from lab.figures import table
-from lab.figures.table import Figure, Gap, Machine, Unmeasured
+from lab.figures.table import Conditions, Figure, Gap, Unmeasured
 from lab.processes.baseline_trl import Count
 from lab.rows import (
     accuracy,
@@ -35,14 +35,14 @@ from lab.rows import (
     tokens,
 )
 from lab.swarms.fault_trials import Report, Trial
-from lab.swarms.faults import Fault
+from lab.swarms.faults import ProcessFault
 from peers import cli
 from peers.errors import WrongUsage
 from swarm import events
-from swarm.core.group_accounts import Audit
+from swarm.core.group_accounts import JournalAudit
 from swarm.types import PeerId
 
-MACHINE = Machine(cores=2, load=0.1, seconds=12.0)
+MACHINE = Conditions(cores=2, load=0.1, seconds=12.0)
 
 
 def quiet(_: str) -> None:
@@ -53,7 +53,7 @@ def figure(**fields: object) -> Figure:
     return Figure(**({"row": "groups", "what": "admitted", "value": 50.0, "unit": "groups/s"} | fields))
 
 
-def shown(lines: list[table.Line], machine: Machine = MACHINE) -> str:
+def shown(lines: list[table.Line], machine: Conditions = MACHINE) -> str:
     out = io.StringIO()
     table.show(lines, machine, Console(file=out, width=200))
     return out.getvalue()
@@ -74,12 +74,12 @@ def test_the_table_shows_both_sides_and_the_reason_of_a_gap() -> None:
 
 def test_the_table_says_when_others_used_the_machine() -> None:
     assert "compare ratios" not in shown([figure()])
-    assert "compare ratios" in shown([figure()], Machine(cores=2, load=3.0, seconds=1.0))
+    assert "compare ratios" in shown([figure()], Conditions(cores=2, load=3.0, seconds=1.0))
 
 
 def test_the_table_says_the_energy_or_that_nothing_tells_it() -> None:
     assert "energy not told here" in shown([figure()])
-    assert "123 J" in shown([figure()], Machine(cores=2, load=0.1, seconds=12.0, joules=123.4))
+    assert "123 J" in shown([figure()], Conditions(cores=2, load=0.1, seconds=12.0, joules=123.4))
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_steps_of_the_warm_up_are_not_counted() -> None:
 
 def test_faults_of_a_kind_have_a_middle_value_and_a_rare_one() -> None:
     killed = [
-        Trial(Fault("kill", f"learner-{number}", "peer"), 10.0, 10.0, 4, next_version, full)
+        Trial(ProcessFault("kill", f"learner-{number}", "peer"), 10.0, 10.0, 4, next_version, full)
         for number, next_version, full in ((1, 1.0, 20.0), (2, 3.0, None))
     ]
-    cut = Trial(Fault("part", "learner-1", "line", 5.0, ("sampler-1",)), 50.0, 55.0, 9, 0.5, 2.0)
+    cut = Trial(ProcessFault("part", "learner-1", "line", 5.0, ("sampler-1",)), 50.0, 55.0, 9, 0.5, 2.0)
     lines = list(faults._figures(Report([*killed, cut], ended=["seed ended"]), faults.Plan(seed=3)))
     said = {line.what: (line.value, line.note) for line in lines}
     assert said["faults"] == (3, "seed 3")
@@ -180,7 +180,7 @@ def test_faults_of_a_kind_have_a_middle_value_and_a_rare_one() -> None:
 
 
 def test_groups_of_a_swarm_under_faults_are_counted_by_their_audit() -> None:
-    found = Audit(9, 5, Counter(expired=1), 2, ("aa",), {"bb": (3, 4)}, 7, (), (), ())
+    found = JournalAudit(9, 5, Counter(expired=1), 2, ("aa",), {"bb": (3, 4)}, 7, (), (), ())
     said = {line.what: line for line in faults._figures(Report(groups=found), faults.Plan())}
     once = said["groups trained once"]
     assert (once.value, once.other, once.note) == (5, 9, "2 wait, 1 expired")
@@ -209,7 +209,7 @@ def test_groups_are_admitted_over_real_streams_slower_than_over_a_bare_socket() 
         assert any(isinstance(line, Gap) and "pyzmq" in line.why for line in lines)
 
 
-class FakeKind(averaging.Kind):
+class FakeKind(averaging.LearnerKind):
     """Each round takes `seconds`, the first one ten times as long, and twice that of CPU."""
 
     def __init__(self, name: str, seconds: float) -> None:
@@ -240,7 +240,7 @@ def test_a_round_has_its_seconds_and_its_cpu_seconds_on_both_sides_without_the_f
     assert (tcp.against, tcp.other, tcp.cpu_ratio) == ("plain TCP", 0.25, pytest.approx(2.0))
 
 
-class Lossy(averaging.Kind):
+class Lossy(averaging.LearnerKind):
     """One member, of which a round takes a second and a CPU second; those numbered in `lost` come to
     nothing."""
 

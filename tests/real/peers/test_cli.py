@@ -257,7 +257,7 @@ TOO_MANY = OSError(errno.EMFILE, "Too many open files")
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 3),
         (IsADirectoryError(errno.EISDIR, "Is a directory", "/x"), 3),
         (Unreachable("x"), 4),
-        (errors.Unreached("x"), 4),
+        (errors.NoPeerAnswers("x"), 4),
         (errors.Refusal("x"), 5),
         (invite.InviteError(invite.InviteProblem.EXPIRED, "x"), 5),
         (errors.Interrupted(1), 129),

@@ -25,7 +25,7 @@ from peers.errors import CANNOT, DONE, REFUSED, USAGE, CannotHere
 from peers.fit import hardware
 from peers.runtime.host import Host
 from peers.runtime.limits import idle, machine_use, pause, resource_limits
-from peers.runtime.limits.machine_use import Times
+from peers.runtime.limits.machine_use import CpuTicks
 from peers.runtime.peer_folder import PeerFolder, Place
 from swarm import PROTOCOL, extras
 from swarm.frames import wire
@@ -148,7 +148,7 @@ def test_others_that_are_quiet_for_a_minute_let_it_go_on() -> None:
         every += 1000
         taken += 500 if 50 <= second < 100 else 0
         ours += 300
-        uses[second] = use.take(float(second), Times(every, every - taken - ours, ours))
+        uses[second] = use.take(float(second), CpuTicks(every, every - taken - ours, ours))
     rests = [second for second, used in uses.items() if used]
     assert rests[0] in (50, 55, 60) and 150 <= rests[-1] <= 170
 

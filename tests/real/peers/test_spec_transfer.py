@@ -18,7 +18,7 @@ from peers.build.joining import spec_transfer
 from peers.build.joining.spec_transfer import SLICE
 from peers.build.real_host import mind_settings
 from peers.build.run_folder import RunFolder, digest_of, keep_spec
-from peers.errors import CANNOT, CannotHere, Refusal, Unreached, explain
+from peers.errors import CANNOT, CannotHere, NoPeerAnswers, Refusal, explain
 from swarm import PROTOCOL
 from swarm.frames import wire
 from swarm.frames.run_types import Spec
@@ -28,7 +28,7 @@ from swarm.processes.process import Child
 from swarm.protocol import Role
 from swarm.settings.config import DelayLaw, Run
 from swarm.sim.clock import run as in_virtual_time
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId
 
@@ -141,7 +141,7 @@ def test_a_fetch_that_failed_keeps_nobody_out_by_a_child_that_was_forked_meanwhi
         return await answer(sender, data)
 
     post.handlers["good"] = forks
-    with pytest.raises(Unreached):
+    with pytest.raises(NoPeerAnswers):
         fetch(post, run, tmp_path / "joined")
 
     async def again() -> None:
@@ -162,7 +162,7 @@ def test_a_liar_and_a_dead_peer_are_passed_over(tmp_path: Path) -> None:
 
     post.handlers["liar"] = lie
     assert fetch(post, run, tmp_path / "joined", None, "dead", "liar", "good").digest == run.digest
-    with pytest.raises(Unreached, match=r"dead is not there.*sent other bytes"):
+    with pytest.raises(NoPeerAnswers, match=r"dead is not there.*sent other bytes"):
         fetch(post, run, tmp_path / "other", None, "dead", "liar")
     assert not (tmp_path / "other").exists(), "nothing that was not checked is written"
 
@@ -208,7 +208,7 @@ class Breaks(Post):
 def test_a_transfer_that_broke_goes_on_where_it_was_also_with_another_peer(tmp_path: Path) -> None:
     run = origin(tmp_path / "run")
     post = Breaks(run, 2)
-    with pytest.raises(Unreached, match=r"no peer gave model.safetensors .*the line broke"):
+    with pytest.raises(NoPeerAnswers, match=r"no peer gave model.safetensors .*the line broke"):
         fetch(post, run, tmp_path / "joined", None, "breaks")
     assert (tmp_path / "joined/model/model.safetensors.part").stat().st_size == 2 * SLICE
     post.left, post.asked = 1, []
@@ -221,7 +221,7 @@ def test_a_slice_that_takes_minutes_on_a_slow_line_is_not_begun_anew_while_it_co
     run = origin(tmp_path / "run")
 
     async def main() -> RunFolder:
-        line = Line(up=10_000.0, down=10_000.0)
+        line = AccessLine(up=10_000.0, down=10_000.0)
         links = SimLinks(DelayLaw(law="none"), 1e9, random.Random(1), {PeerId("good"): line})
         async with MemoryNetwork(random.Random(2), links) as network:
             good, joiner = (network.ports(name, lambda kind: 0.0) for name in ("good", "joiner"))
@@ -274,7 +274,7 @@ def test_a_peer_whose_own_file_is_cut_short_or_changed_is_passed_over(tmp_path: 
         asyncio.run(spec_transfer.serve(post.at(name), other))  # type: ignore[arg-type]
         (other.model / "model.safetensors").write_bytes(content)
     with pytest.raises(
-        Unreached, match=rf"short: it has {len(BASE) - 1} of {len(BASE)} bytes; changed: sent other bytes"
+        NoPeerAnswers, match=rf"short: it has {len(BASE) - 1} of {len(BASE)} bytes; changed: sent other bytes"
     ):
         fetch(post, run, tmp_path / "joined", None, "short", "changed")
     joined = fetch(post, run, tmp_path / "joined", None, "short", "changed", "good")
@@ -400,7 +400,7 @@ def test_a_damaged_file_is_told_at_the_start_and_given_to_nobody(tmp_path: Path,
     damaged = asyncio.run(spec_transfer.serve(post.at("good"), run))  # type: ignore[arg-type]
     (told,) = damaged.values()
     assert str(place) in told and "bring it back" in told
-    with pytest.raises(Unreached, match=r"good: tokenizer\.json is damaged here"):
+    with pytest.raises(NoPeerAnswers, match=r"good: tokenizer\.json is damaged here"):
         fetch(post, run, tmp_path / "joined")
 
     def mended(*peers: str) -> list[str]:
@@ -452,7 +452,7 @@ def test_a_part_that_another_program_writes_into_is_not_taken_for_the_file(tmp_p
         return await answer(sender, data)
 
     post.handlers["good"] = beside
-    with pytest.raises(Unreached):
+    with pytest.raises(NoPeerAnswers):
         fetch(post, run, tmp_path / "joined")
     assert wrote and not (tmp_path / "joined" / "model" / "model.safetensors").exists()
     fetch(post, run, tmp_path / "joined")

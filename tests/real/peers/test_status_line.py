@@ -15,7 +15,7 @@ from still_host import still_host
 
 from peers.runtime.host import Host
 from peers.runtime.limits import idle
-from peers.runtime.limits.idle import Known
+from peers.runtime.limits.idle import IdleSigns
 from peers.runtime.status import Meter, PeerStatus
 from peers.runtime.watching.status_line import REPEATED, live_line, sentence
 from swarm.net.memory.network import EPOCH, MemoryNetwork
@@ -143,34 +143,34 @@ COMES = "fetching version 41, 12 MB of 140 MB"
 @pytest.mark.parametrize(
     ("known", "said"),
     [
-        (Known(Phase.SAMPLING, 1, 1, COMES), None),
-        (Known(Phase.STARTING, 0, 0, COMES), COMES),
-        (Known(Phase.NO_POLICY, 0, 0, COMES), COMES),
-        (Known(Phase.CATCHING_UP, 1, 1, COMES), COMES),
-        (Known(Phase.CATCHING_UP, 1, 1), "the swarm has a newer policy"),
-        (Known(Phase.NO_POLICY, 0, 0), "no learner or seed answers"),
-        (Known(Phase.NO_POLICY, 1, 0), "no peer has given a policy yet"),
-        (Known(Phase.NO_POLICY, 0, 1), "no peer has given a policy yet"),
-        (Known(Phase.NO_CREDIT, 0, 1, wait=12.0), "no learner answers"),
+        (IdleSigns(Phase.SAMPLING, 1, 1, COMES), None),
+        (IdleSigns(Phase.STARTING, 0, 0, COMES), COMES),
+        (IdleSigns(Phase.NO_POLICY, 0, 0, COMES), COMES),
+        (IdleSigns(Phase.CATCHING_UP, 1, 1, COMES), COMES),
+        (IdleSigns(Phase.CATCHING_UP, 1, 1), "the swarm has a newer policy"),
+        (IdleSigns(Phase.NO_POLICY, 0, 0), "no learner or seed answers"),
+        (IdleSigns(Phase.NO_POLICY, 1, 0), "no peer has given a policy yet"),
+        (IdleSigns(Phase.NO_POLICY, 0, 1), "no peer has given a policy yet"),
+        (IdleSigns(Phase.NO_CREDIT, 0, 1, wait=12.0), "no learner answers"),
         (
-            Known(Phase.NO_CREDIT, 1, 0, COMES, 12.4),
+            IdleSigns(Phase.NO_CREDIT, 1, 0, COMES, 12.4),
             "the learners took no group, and are asked again in 12 s",
         ),
-        (Known(Phase.NO_CREDIT, 1, 0), "the learners have all the groups that they can use"),
-        (Known(Phase.PAUSED, 1, 1, COMES, rests="paused until 18:00"), "paused until 18:00"),
-        (Known(Phase.LIMITED, 1, 1), "it works at other times"),
-        (Known(Phase.GATHERING, 1, 1, rests="paused until 18:00"), "not enough groups yet"),
+        (IdleSigns(Phase.NO_CREDIT, 1, 0), "the learners have all the groups that they can use"),
+        (IdleSigns(Phase.PAUSED, 1, 1, COMES, rests="paused until 18:00"), "paused until 18:00"),
+        (IdleSigns(Phase.LIMITED, 1, 1), "it works at other times"),
+        (IdleSigns(Phase.GATHERING, 1, 1, rests="paused until 18:00"), "not enough groups yet"),
     ],
 )
-def test_an_idle_peer_names_what_keeps_it_from_its_work(known: Known, said: str | None) -> None:
+def test_an_idle_peer_names_what_keeps_it_from_its_work(known: IdleSigns, said: str | None) -> None:
     cause = idle.cause(known)
     assert (cause.short if cause is not None else None) == said
 
 
 def test_an_engine_that_went_away_is_told_with_its_last_words() -> None:
-    cause = idle.cause(Known(Phase.NO_ENGINE, 1, 1, fault="CUDA out of memory"))
+    cause = idle.cause(IdleSigns(Phase.NO_ENGINE, 1, 1, fault="CUDA out of memory"))
     assert cause is not None and cause.long == "its engine is away: CUDA out of memory"
-    assert idle.cause(Known(Phase.NO_ENGINE, 1, 1)) == idle.AWAY
+    assert idle.cause(IdleSigns(Phase.NO_ENGINE, 1, 1)) == idle.AWAY
 
 
 def short(host: Host) -> str:

@@ -14,7 +14,7 @@ import pytest
 from peers.build.model import task_source
 from peers.build.model.engine_worker import Beside, EngineWorker, Failed, Render
 from swarm import events
-from swarm.processes.process import Child, Ended, Lost, Pipe
+from swarm.processes.process import Child, ChildLost, Ended, Pipe
 from swarm.settings import config as settings
 from swarm.settings.config import Config
 from swarm.tasks.base import RewardError
@@ -24,7 +24,7 @@ from swarm.types import Task
 def written(tasks: Sequence[Task]) -> list[str]:
     """A chat template that needs too much for one task and refuses another one."""
     if any(task.index == 2 for task in tasks):
-        raise Lost("the chat template needs too much")
+        raise ChildLost("the chat template needs too much")
     if any(task.index == 3 for task in tasks):
         raise ValueError("no such role")
     return [f"<{task.prompt}>" for task in tasks]

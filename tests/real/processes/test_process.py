@@ -17,7 +17,7 @@ import pytest
 from process_tree import child_of_a_killed_parent, ended
 
 from swarm.processes import process
-from swarm.processes.process import Child, Ended, Hung, Lost
+from swarm.processes.process import Child, ChildLost, Ended, Hung
 
 ECHO = "while (frame := pipe.receive()) is not None: pipe.send(frame)"
 PLENTY = 4 << 20
@@ -134,10 +134,10 @@ def test_one_that_prints_for_ever_is_hung_at_the_deadline(make: Make) -> None:
 def test_a_frame_above_the_limit_is_refused_before_it_has_come(make: Make) -> None:
     child = make("pipe.send(bytes(100)); pipe.send(bytes(101)); time.sleep(600)", limit=100)
     assert child.receive(60.0) == bytes(100)
-    with pytest.raises(Lost, match=r"^answered with \d+ bytes, the limit is 100$"):
+    with pytest.raises(ChildLost, match=r"^answered with \d+ bytes, the limit is 100$"):
         child.receive(60.0)
     head = make("os.write(pipe._out.fileno(), b'\\xff' * 4); time.sleep(600)", limit=100)
-    with pytest.raises(Lost, match="the limit is 100"):
+    with pytest.raises(ChildLost, match="the limit is 100"):
         head.receive(60.0)
 
 

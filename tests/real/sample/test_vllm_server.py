@@ -31,7 +31,7 @@ from swarm.learn.models import model, tiny, tokenization
 from swarm.sample import vllm_process
 from swarm.sample.base import EngineError, NoRoom
 from swarm.sample.hf import HfEngine
-from swarm.sample.server import Refused, ServerEngine, fixed, named_noise, own_noise
+from swarm.sample.server import ServerEngine, ServerRefused, fixed, named_noise, own_noise
 from swarm.storage.weights import Weights
 from swarm.types import Noise
 
@@ -105,7 +105,7 @@ def test_a_server_that_reports_fewer_tokens_than_the_run_asks_for_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(engine: ServerEngine, path: str, body: dict[str, int], *rest: object) -> dict[str, object]:
-        raise Refused(f"asked for {body['logprobs']}")
+        raise ServerRefused(f"asked for {body['logprobs']}")
 
     monkeypatch.setattr(ServerEngine, "_post", told)
     for heads, asked in ((4, 19), (30, 31)):

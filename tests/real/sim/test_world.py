@@ -26,7 +26,7 @@ from swarm.net.ports import Silent, Unreachable
 from swarm.protocol import Role
 from swarm.settings.config import DelayLaw
 from swarm.sim.clock import Deadlock, run
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.report import Summary
 from swarm.sim.scenario import (
     Fault,
@@ -337,8 +337,8 @@ def test_a_peer_that_limits_its_line_has_the_less_of_both() -> None:
         upload = 8.0
         """
     scenario, rng = parse(text.encode()), random.Random(1)
-    assert scenario.line(Role.LEARNER, rng) == Line(up=1e6, down=1e7)
-    assert scenario.line(Role.SAMPLER, rng) == Line(up=5e5)
+    assert scenario.line(Role.LEARNER, rng) == AccessLine(up=1e6, down=1e7)
+    assert scenario.line(Role.SAMPLER, rng) == AccessLine(up=5e5)
     assert scenario.line(Role.EVALUATOR, rng) is None
 
 

@@ -10,7 +10,7 @@ from lab.studies.liars.adversaries import (
     ROUNDS,
     STALE,
     Attacked,
-    Gradient,
+    OfferedGradient,
     Overheard,
     plan,
     scenario,
@@ -53,7 +53,7 @@ def test_each_attack_is_tried_on_peers_that_defend_themselves_and_on_others() ->
 
 def test_the_liar_overhears_what_it_turns_and_what_it_hides_in() -> None:
     others = [torch.tensor([2.0, 1.0]), torch.tensor([2.0, -1.0]), torch.tensor([2.0, 0.0])]
-    mine, mean = Gradient(torch.zeros(2), 1.0), torch.tensor([2.0, 0.0])
+    mine, mean = OfferedGradient(torch.zeros(2), 1.0), torch.tensor([2.0, 0.0])
     lies = {
         attack: ROUNDS[attack]()(mine, others).vector for attack in ("inner product", "a little is enough")
     }
@@ -63,7 +63,7 @@ def test_the_liar_overhears_what_it_turns_and_what_it_hides_in() -> None:
 
 
 def test_a_stale_gradient_is_that_of_so_many_rounds_before() -> None:
-    lie, told = ROUNDS["stale"](), [Gradient(torch.tensor([float(k)]), 1.0) for k in range(STALE + 2)]
+    lie, told = ROUNDS["stale"](), [OfferedGradient(torch.tensor([float(k)]), 1.0) for k in range(STALE + 2)]
     assert [lie(one, []).vector.item() for one in told] == [0.0] * STALE + [1.0, 2.0]
 
 

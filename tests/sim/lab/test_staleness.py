@@ -21,7 +21,7 @@ from lab.studies.experiments import Row, complete, key
 from lab.studies.intervals import chance, holm
 from lab.studies.method_names import defined
 from lab.studies.staleness import curves, staleness
-from lab.studies.staleness.records import Account, FinishedCell, StageResults, pooled, spread
+from lab.studies.staleness.records import FinishedCell, StageResults, StudyResults, pooled, spread
 from lab.studies.staleness.report import table, text
 from lab.studies.staleness.staleness import Plan, Stage, Study, best, grid, searched
 from lab.studies.trainings import Cell, Figures, scenario, train
@@ -127,7 +127,7 @@ def test_a_training_without_an_evaluation_is_a_row_that_says_so(tmp_path: Path) 
     done = [FinishedCell(cell(seed=seed), found) for seed in (1, 2)]
     one = FinishedCell(cell("grpo"), row(0.5) | {"curve": "0 500 500"})
     section = StageResults("core", "delay", "toy", ("gepo", "grpo"), 9, [*done, one])
-    whole = Account("", (1, 2), (101,), 64, done, {}, [section])
+    whole = StudyResults("", (1, 2), (101,), 64, done, {}, [section])
     assert "| grpo | **0.800** |" in text(whole, {}) and "nan nan nan" in table(whole)
     assert all(path.exists() for path in curves.draw(whole, tmp_path)["core"])
 
@@ -183,14 +183,14 @@ def test_a_plan_has_only_methods_that_exist_and_always_gepo() -> None:
 # --- the report ---------------------------------------------------------------------------------------------
 
 
-def account(**areas: tuple[float, ...]) -> Account:
+def account(**areas: tuple[float, ...]) -> StudyResults:
     done = [
         FinishedCell(cell(method, seed=seed), row(area))
         for method, at in areas.items()
         for seed, area in enumerate(at)
     ]
     section = StageResults("core", "delay", "toy", tuple(areas), 9, done)
-    return Account(
+    return StudyResults(
         "swarm bench staleness", (0, 1, 2), (101,), 64, done[:1], {("gepo", "toy"): 0.1}, [section]
     )
 
@@ -228,7 +228,7 @@ def test_a_sections_own_value_comes_from_another_section() -> None:
         StageResults("core", "delay", "toy", ("gepo",), 1, [one]),
         StageResults("laws", "law", "toy", ("gepo",), 1, [other]),
     )
-    both = Account("", (1,), (101,), 64, [], {}, [core, laws])
+    both = StudyResults("", (1,), (101,), 64, [], {}, [core, laws])
     assert pooled(both, laws) == [one, other] and pooled(both, core) == [one]
 
 
@@ -241,7 +241,7 @@ def test_the_table_has_the_weight_of_the_kl_term_beside_the_distance_that_was_me
     one = FinishedCell(cell(kl=staleness.PAPER_KL), row(0.5) | {"kl": 0.1673})
     other = FinishedCell(cell(), row(0.5) | {"kl": 0.0})
     section = StageResults("kl", "kl", "toy", ("gepo",), 2, [one, other])
-    lines = list(csv.DictReader(io.StringIO(table(Account("", (1,), (101,), 64, [], {}, [section])))))
+    lines = list(csv.DictReader(io.StringIO(table(StudyResults("", (1,), (101,), 64, [], {}, [section])))))
     assert [(line["kl_weight"], line["kl"]) for line in lines] == [("0.005", "0.1673"), ("0", "0")]
 
 
@@ -255,7 +255,7 @@ def test_the_table_that_ships_has_the_columns_of_todays() -> None:
 def test_a_count_has_all_its_digits() -> None:
     one = FinishedCell(cell(), row(0.5) | {"refused": 12345})
     section = StageResults("core", "delay", "toy", ("gepo",), 1, [one])
-    assert ",12345," in table(Account("", (1,), (101,), 64, [], {}, [section]))
+    assert ",12345," in table(StudyResults("", (1,), (101,), 64, [], {}, [section]))
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12), st.floats(-10, 10))

@@ -21,13 +21,13 @@ from swarm.net.ports import NetError, Ports, Refused
 from swarm.protocol import Service
 from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.links import SimLinks
 from swarm.storage.blocks import Blocks, file_block
 from swarm.types import PeerId
 
 MBIT = 1e6 / 8
-HOME = Line(up=20 * MBIT, down=100 * MBIT)
+HOME = AccessLine(up=20 * MBIT, down=100 * MBIT)
 FILE = Blocks.of(random.Random(1).randbytes(8_000_000), file_block)
 ONE_COPY = FILE.size / HOME.up
 """Seconds."""

@@ -21,7 +21,7 @@ from swarm.net.ports import Busy, NetError, Ports
 from swarm.net.turns import FROM_ONE, LONGEST, AnswerTurns
 from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.links import SimLinks
 from swarm.storage.blocks import BLOCK, Blocks
 from swarm.types import PeerId, Release
@@ -36,7 +36,7 @@ class Uplinks(SimLinks):
     """Everybody has 100 Mbit/s; who is in `rates` sends at most so many bytes per second to all together."""
 
     def __init__(self, rates: Mapping[str, float]) -> None:
-        lines = {PeerId(peer): Line(up=rate, down=100 * MBIT) for peer, rate in rates.items()}
+        lines = {PeerId(peer): AccessLine(up=rate, down=100 * MBIT) for peer, rate in rates.items()}
         super().__init__(DelayLaw(law="constant", seconds=TRIP / 2), 100 * MBIT, random.Random(1), lines)
 
 

@@ -15,19 +15,19 @@ from swarm.net.ports import Ports, RoundLost, Silent, Unreachable
 from swarm.net.turns import AnswerTurns
 from swarm.settings.config import Averaging, DelayLaw
 from swarm.sim.clock import run
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.links import SMALL, SimLinks
 from swarm.types import PeerId
 
 LATENCY = 0.1
-HOME = Line(up=100_000.0, down=500_000.0)
+HOME = AccessLine(up=100_000.0, down=500_000.0)
 """Bytes per second."""
 
 
 def at_home(
     promise: Callable[..., Awaitable[None]],
     peers: str = "abc",
-    lines: Mapping[PeerId, Line] | None = None,
+    lines: Mapping[PeerId, AccessLine] | None = None,
     **averaging: Any,
 ) -> None:
     """`promise(network, *ports)` with everybody at a home line of its own, or at one of `lines`."""
@@ -228,7 +228,7 @@ def test_a_slow_member_sends_its_own_parts_only() -> None:
         assert [outcome.seconds for outcome in outcomes] == pytest.approx([24 + LATENCY] * 4)
         assert dict(outcomes[0].exchanged) == dict.fromkeys("bcd", 200_000)
 
-    at_home(promise, "abcd", {PeerId("a"): Line(up=25_000.0, down=500_000.0)})
+    at_home(promise, "abcd", {PeerId("a"): AccessLine(up=25_000.0, down=500_000.0)})
 
 
 def test_a_round_takes_the_bytes_of_its_encoding() -> None:
@@ -251,7 +251,7 @@ def test_without_a_deadline_a_round_may_take_twice_what_its_lines_ask_for() -> N
         for fetch in fetches:
             fetch.cancel()
 
-    at_home(promise, lines={PeerId("a"): Line(up=20_000.0, down=500_000.0)})
+    at_home(promise, lines={PeerId("a"): AccessLine(up=20_000.0, down=500_000.0)})
 
 
 def test_a_round_and_a_release_share_the_line() -> None:

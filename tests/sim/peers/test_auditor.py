@@ -19,8 +19,8 @@ from peers import cli
 from peers.audits import auditor as module
 from peers.audits.auditor import Auditor
 from peers.audits.evidence import keep_suspended, read_suspended
-from peers.audits.replay_queue import WAITING, Drawn
-from peers.audits.shown_groups import Shown
+from peers.audits.replay_queue import WAITING, QueuedReplay
+from peers.audits.shown_groups import AccusedGroup
 from peers.intake.inbox import LearnerInbox
 from swarm.core import revocation
 from swarm.core.audits.accusations import Claim
@@ -125,9 +125,9 @@ def test_a_file_that_is_gone_pardons_nobody(tmp_path: Path) -> None:
     tried(body)
 
 
-def drawn(one: Group) -> Drawn:
+def drawn(one: Group) -> QueuedReplay:
     data = b"the weights"
-    return Drawn(one, b"frame", "", Weights.of(data, one.version))
+    return QueuedReplay(one, b"frame", "", Weights.of(data, one.version))
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -178,7 +178,7 @@ def test_a_group_that_is_shown_and_finds_no_room_is_no_opinion(
             cases = auditor._accusations._cases
             monkeypatch.setattr(auditor._replayer, "hold", lambda *_: one.weights)
             assert cases.heard(accuser, claim, now) is not None
-            auditor.enqueue(Shown(accuser, claim, one.group, one.frame, one.prompt))
+            auditor.enqueue(AccusedGroup(accuser, claim, one.group, one.frame, one.prompt))
             for number in range(WAITING):
                 auditor._append(drawn(group(number, sampler=PeerId(f"name-{number}"))))
             again = cases.heard(accuser, claim, now + 20.0)  # it is said again

@@ -30,7 +30,7 @@ from swarm.net.ports import Refused
 from swarm.protocol import Role
 from swarm.settings.config import BatchSize, Config, DelayLaw, Run, Sampling, Window
 from swarm.sim.clock import run
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.links import SimLinks
 from swarm.tasks.toy import Toy
 from swarm.types import Array, Digest, Group, PeerId, Receipt, Times, Verdict
@@ -99,7 +99,7 @@ class Site:
 def on_site(
     play: Callable[[Site], Awaitable[None]],
     window: Window | None = None,
-    lines: Mapping[PeerId, Line] | None = None,
+    lines: Mapping[PeerId, AccessLine] | None = None,
 ) -> None:
     async def main() -> None:
         links = SimLinks(DelayLaw(law="constant", seconds=LINK), 1e9, Random(1), lines)
@@ -253,7 +253,7 @@ def test_a_large_group_has_as_long_on_a_slow_line_as_its_learner_gives_it() -> N
             await site.sampler._deliver(group_of(1, tokens=1 << 18))
         assert [peer for peer, *_ in site.sent] == [NEAR] and site.host.status.admitted == 1
 
-    on_site(play, lines={SAMPLER: Line(up=RATE, down=RATE)})
+    on_site(play, lines={SAMPLER: AccessLine(up=RATE, down=RATE)})
 
 
 def test_no_later_life_delivers_a_group_that_fits_no_message(monkeypatch: pytest.MonkeyPatch) -> None:

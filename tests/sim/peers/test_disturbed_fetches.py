@@ -17,7 +17,7 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.core.agreement.releases import rank
 from swarm.protocol import Part, Role
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.storage.blocks import Blocks
 
 
@@ -84,7 +84,7 @@ def test_a_source_that_releases_on_while_it_serves_gives_the_whole_or_the_patche
         assert received(sampler) < 1.3 * SIZE, "nothing came twice"
         assert not swarm.blamed
 
-    over({"learner": Line(up=SECOND / 20, down=1e9)}, promise)
+    over({"learner": AccessLine(up=SECOND / 20, down=1e9)}, promise)
 
 
 def test_what_came_from_a_publisher_that_died_is_not_fetched_again_from_another() -> None:
@@ -107,4 +107,4 @@ def test_what_came_from_a_publisher_that_died_is_not_fetched_again_from_another(
         # What was under way when the publisher died goes over a line again.
         assert received(late) < 1.4 * SIZE
 
-    over({"learner": Line(up=SECOND / 20, down=1e9)}, promise)
+    over({"learner": AccessLine(up=SECOND / 20, down=1e9)}, promise)

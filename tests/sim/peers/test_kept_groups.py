@@ -19,15 +19,15 @@ from role_swarms import scenario
 
 from peers.commands import sim
 from peers.intake import group_log, unkept_steps
-from peers.intake.group_log import Kept
+from peers.intake.group_log import KeptGroup
 from peers.intake.inbox import TaskAndRewards
 from peers.intake.reward_calls import RewardCalls
 from peers.learner import trained_groups
 from peers.learner.checkpoints import Progress
 from peers.learner.learner import LearnerPeer
 from peers.learner.trained_groups import TrainedGroups
-from swarm.core.agreement.trained import Policy, mark
-from swarm.core.group_accounts import Audit, audit
+from swarm.core.agreement.trained import HeldPolicy, mark
+from swarm.core.group_accounts import JournalAudit, audit
 from swarm.core.intake.batcher import Waiting
 from swarm.events import (
     AnyEvent,
@@ -65,7 +65,7 @@ from swarm.types import (
 )
 
 
-def played(script: Scenario, disks: Path | None) -> tuple[list[AnyEvent], Audit]:
+def played(script: Scenario, disks: Path | None) -> tuple[list[AnyEvent], JournalAudit]:
     told: list[Any] = []
     World(script, sim.spawn, sinks=[told.append], disks=disks).run()
     return told, audit(told)
@@ -325,16 +325,16 @@ def test_the_groups_of_a_step_that_no_policy_has_come_back_once() -> None:
             trained._inbox.batcher.add(group(3), 0.0)
             at[0] = 3  # loaded: of a line that my step to version 2 is not in
             trained.loaded(Progress(parent=Digest("e" * 64)), 2, digest(2))
-            asked, hear = list[Policy](), trained._hear
+            asked, hear = list[HeldPolicy](), trained._hear
 
-            async def hears(policy: Policy) -> None:
+            async def hears(policy: HeldPolicy) -> None:
                 asked.append(policy)
                 await hear(policy)
 
             trained._hear = hears  # type: ignore[method-assign]
             placing = network.tasks.create_task(trained.run())
             await trained.placed()
-            assert asked == [Policy(3, digest(3), Digest("e" * 64))]
+            assert asked == [HeldPolicy(3, digest(3), Digest("e" * 64))]
             assert waiting(trained) == [1, 3] and [event.groups for event in told] == [(group(1).id,)]
             assert not trained._stepped and not trained._stepped_bytes
             placing.cancel()
@@ -456,7 +456,7 @@ def test_a_learner_that_tells_nonsense_is_named_and_asked_again_with_one_that_is
             await trained._ask_again()
             assert len(asked) == 2, "all have told it"
             trained._host.roster.forget(PeerId("learner-1"))
-            await trained._hear(Policy(1, digest(1), digest(0)))
+            await trained._hear(HeldPolicy(1, digest(1), digest(0)))
             assert "learner-1" not in trained._told
             await trained.stepped((), (), {})
             trained._unsure, trained._told = True, {}
@@ -510,7 +510,7 @@ def test_of_a_lost_steps_groups_those_that_another_learners_step_has_do_not_come
                 version=2, parent=digest(1), weights=won, members=(), groups=mark(group(1).id)
             )
             trained._ledger.hear([theirs])
-            await trained._place_groups(Policy(2, won, digest(1)))
+            await trained._place_groups(HeldPolicy(2, won, digest(1)))
             assert waiting(trained) == [2] and trained.has([Waiting(group(1), 0.0)])
 
     run(main())
@@ -528,7 +528,7 @@ def test_of_the_disk_only_groups_up_to_my_version_come_back_that_nobody_trained(
                 version=2, parent=digest(1), weights=digest(2), members=(), groups=mark(group(4).id)
             )
             trained._ledger.hear([theirs])
-            await trained._place_groups(Policy(2, digest(2), digest(1)))
+            await trained._place_groups(HeldPolicy(2, digest(2), digest(1)))
             assert waiting(trained) == [1, 2] and [kept.group.draw for kept in trained._unread] == [3]
 
     run(main())
@@ -539,11 +539,11 @@ def test_a_learner_rests_at_a_packed_version_that_no_step_of_its_goes_beyond() -
         async with memory() as network:
             at = [1]
             trained = trained_in(network, None, at)
-            assert trained._at_rest() == Policy(1, digest(1), Digest(""))
+            assert trained._at_rest() == HeldPolicy(1, digest(1), Digest(""))
             await trained.stepped((), (), {})
             assert trained._at_rest() is None
             at[0] = 2
-            assert trained._at_rest() == Policy(2, digest(2), Digest(""))
+            assert trained._at_rest() == HeldPolicy(2, digest(2), Digest(""))
             trained._at = lambda: (2, Digest(""))
             assert trained._at_rest() is None
 
@@ -572,10 +572,10 @@ def test_a_step_that_was_not_taken_did_not_make_what_was_loaded_instead() -> Non
             trained.loaded(Progress(parent=digest(1)), 1, digest(1))
             told = await trained._tell(other, wire.encode(TrainedQuery(since=0)))
             assert not wire.decode(told, TrainedSteps).steps
-            await trained._place_groups(Policy(2, digest(2), digest(1)))
+            await trained._place_groups(HeldPolicy(2, digest(2), digest(1)))
             assert trained._unsure, "nobody knows whose step made it"
             trained.loaded(Progress(parent=digest(1), stepped=True), 1, digest(1))
-            await trained._place_groups(Policy(2, digest(2), digest(1)))
+            await trained._place_groups(HeldPolicy(2, digest(2), digest(1)))
             assert [step.weights for step in trained._ledger.mine] == [digest(2)] and not trained._unsure
 
     run(main())
@@ -603,10 +603,10 @@ def test_what_the_disk_had_is_taken_up_once_and_what_its_last_steps_had_when_the
                 (3, Digest("")),
             ]
             for _ in range(2 if is_in else 0):
-                await trained._place_groups(Policy(2, digest(2), digest(1)))
+                await trained._place_groups(HeldPolicy(2, digest(2), digest(1)))
                 assert waiting(trained) == [1] and trained.has([Waiting(group(2), 0.0)])
             for _ in range(2):
-                await trained._place_groups(Policy(2, Digest("e" * 64), digest(1)))
+                await trained._place_groups(HeldPolicy(2, Digest("e" * 64), digest(1)))
                 assert waiting(trained) == [1, 2]
             back = [(group(1).id,), (group(2).id,)] if is_in else [(group(1).id, group(2).id)]
             assert [event.groups for event in told] == back
@@ -629,7 +629,7 @@ def test_a_learner_is_asked_from_the_first_step_on_that_it_did_not_tell() -> Non
         async with memory() as network:
             trained, peer = trained_in(network, None, [9]), PeerId("learner-1")
             line = {(version, digest(version)) for version in (6, 7, 8, 9)}
-            gaps, policy = {(6, digest(6))}, Policy(9, digest(9), digest(8))
+            gaps, policy = {(6, digest(6))}, HeldPolicy(9, digest(9), digest(8))
             assert trained._since(peer, policy, line, gaps) == 0, "it told nothing"
             trained._told[peer] = frozenset(point for point in line if point[0] <= 7)
             assert trained._since(peer, policy, line, gaps) == 7
@@ -671,7 +671,7 @@ def test_what_is_not_known_is_asked_for_again_while_nothing_is_loaded_and_lines_
     async def main() -> None:
         async with memory() as network:
             trained, asked = trained_in(network, None, [9]), list[Any]()
-            host, policy = trained._host, Policy(9, digest(9), digest(8))
+            host, policy = trained._host, HeldPolicy(9, digest(9), digest(8))
             newest = release(version=9, weights=digest(9))
 
             async def complete(one: Release, since: int) -> None:
@@ -682,7 +682,7 @@ def test_what_is_not_known_is_asked_for_again_while_nothing_is_loaded_and_lines_
             running = network.tasks.create_task(trained.run())
             await host.ports.clock.sleep(1.5 * host.config.run.pace.patience)
             assert not asked
-            trained._unread = [Kept(admitted=0.0, rewards=(1.0, 0.0), group=group(1))]
+            trained._unread = [KeptGroup(admitted=0.0, rewards=(1.0, 0.0), group=group(1))]
             host.roster.hear(PeerId("learner-1"), beat(), host.now())
             await host.ports.clock.sleep(host.config.run.pace.patience)
             assert asked == [(newest, 9 - 2)] and waiting(trained) == [1] and not trained._unread

@@ -15,7 +15,7 @@ from lab.studies.nemesis import Trial, try_plan
 from peers import cli
 from peers.errors import WrongUsage
 from swarm.sim import nemesis
-from swarm.sim.nemesis import Plan
+from swarm.sim.nemesis import NemesisPlan
 from swarm.sim.scenario import Fault
 from swarm.storage.record_log import RecordLog
 
@@ -38,7 +38,7 @@ def test_groups_that_a_full_disk_refused_are_trained_once() -> None:
     assert not failed(try_plan(FULL_AND_KILLED[1]))
 
 
-CUT_OFF_FULL_AND_KILLED = Plan(
+CUT_OFF_FULL_AND_KILLED = NemesisPlan(
     seed=402,
     peers={"seed": 1, "learner": 2, "sampler": 2, "evaluator": 1},
     faults=(
@@ -83,11 +83,11 @@ def test_a_seed_is_a_plan() -> None:
 
 def test_a_plan_as_text_says_what_is_not_the_default() -> None:
     cut = Fault(at=2.0, fault="partition", between=(("seed-0",), ("learner-0",)))
-    plan = Plan(
+    plan = NemesisPlan(
         7, {"seed": 1, "learner": 1}, (Fault(at=1.0, fault="bounce", peer="learner-0", down=3.0), cut)
     )
     assert nemesis.text(plan) == (
-        "Plan(\n    seed=7,\n    peers={'seed': 1, 'learner': 1},\n    faults=(\n"
+        "NemesisPlan(\n    seed=7,\n    peers={'seed': 1, 'learner': 1},\n    faults=(\n"
         "        Fault(at=1.0, fault='bounce', peer='learner-0', down=3.0),\n"
         "        Fault(at=2.0, fault='partition', between=(('seed-0',), ('learner-0',))),\n    ),\n)"
     )
@@ -112,9 +112,9 @@ def faults(count: int) -> tuple[Fault, ...]:
     ],
 )
 def test_the_shortest_script_has_what_it_needs_and_no_more(
-    fails: Callable[[Plan], bool], left: list[float] | int
+    fails: Callable[[NemesisPlan], bool], left: list[float] | int
 ) -> None:
-    plan = Plan(1, {"seed": 1, "learner": 3, "sampler": 4, "evaluator": 1}, faults(9))
+    plan = NemesisPlan(1, {"seed": 1, "learner": 3, "sampler": 4, "evaluator": 1}, faults(9))
     script = nemesis.shrink(plan, fails)
     times = [fault.at for fault in script.faults]
     assert times == left or len(times) == left

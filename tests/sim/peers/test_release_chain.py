@@ -14,7 +14,7 @@ from role_swarms import EPOCH, Told, scenario
 from peers.commands import sim
 from swarm.events import Adopted, Judged, Rejected, Released, Trained, Transferred
 from swarm.settings.config import Pace, TaskSettings, Window
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 from swarm.types import PeerId, Verdict
@@ -27,16 +27,16 @@ SIZE = 262_256
 class Lined(World):
     """A world in which some peers have lines of their own."""
 
-    def __init__(self, played: Scenario, mine: Mapping[str, Line], **rest: Any) -> None:
+    def __init__(self, played: Scenario, mine: Mapping[str, AccessLine], **rest: Any) -> None:
         super().__init__(played, sim.spawn, **rest)
         self._mine = mine
 
-    def _lines(self) -> dict[PeerId, Line]:
+    def _lines(self) -> dict[PeerId, AccessLine]:
         return {PeerId(name): line for name, line in self._mine.items()}
 
 
 class Lines(Told):
-    def __init__(self, played: Scenario, mine: Mapping[str, Line]) -> None:
+    def __init__(self, played: Scenario, mine: Mapping[str, AccessLine]) -> None:
         self.all = []
         self.outcome = Lined(played, mine, sinks=[self.all.append]).run()
 
@@ -52,9 +52,9 @@ class Lines(Told):
         return len(self.of(Trained, since=since)) >= steps
 
 
-def down(seconds: float) -> Line:
+def down(seconds: float) -> AccessLine:
     """A line over which one release takes so long."""
-    return Line(up=math.inf, down=SIZE / seconds)
+    return AccessLine(up=math.inf, down=SIZE / seconds)
 
 
 def played(minutes: float, peers: tuple[int, int], *faults: Fault, **run: Any) -> Scenario:
@@ -136,7 +136,7 @@ def test_a_publisher_that_dies_while_it_sends_a_release_is_gone_on_without(at: f
         Fault(at=at, fault="crash", peer="learner-0"),
         Fault(at=at + 5.0, fault="host", peer="learner-1"),
     )
-    slow = {name: Line(up=SIZE / 8, down=math.inf) for name in ("learner-0", "seed-0", "sampler-0")}
+    slow = {name: AccessLine(up=SIZE / 8, down=math.inf) for name in ("learner-0", "seed-0", "sampler-0")}
     told = Lines(played(2.5, (2, 3), *faults), slow)
     on = at + 3 * Pace().patience
     assert told.goes_on(on, 10)

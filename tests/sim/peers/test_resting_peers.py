@@ -14,7 +14,7 @@ from still_host import still_host
 
 from peers.commands import sim
 from peers.runtime.host import Host
-from peers.runtime.limits.pause_gate import Reason
+from peers.runtime.limits.pause_gate import PauseReason
 from swarm.events import Averaged, Event, Heard, Judged, Noted, Sampled, Trained
 from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
@@ -24,7 +24,7 @@ from swarm.sim.links import SimLinks
 from swarm.sim.world import SimPeer, World
 
 BEGIN, END = 20.0, 60.0
-PAUSED = Reason(Phase.PAUSED, "until it is told to go on")
+PAUSED = PauseReason(Phase.PAUSED, "until it is told to go on")
 AT_HAND = 5.0
 """Seconds that a round, or the groups at hand, may take beyond the beginning of a rest."""
 
@@ -107,7 +107,7 @@ def at_rest(body: Callable[[Host, list[Any]], Awaitable[None]]) -> None:
     run(main())
 
 
-LIMITED = Reason(Phase.LIMITED, "the battery feeds this machine")
+LIMITED = PauseReason(Phase.LIMITED, "the battery feeds this machine")
 
 
 def test_a_rest_takes_the_phase_of_its_newest_reason_and_says_each_once() -> None:

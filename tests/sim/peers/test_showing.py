@@ -17,7 +17,7 @@ from peers.build.joining import handshake
 from peers.build.joining.connect_retry import Entering
 from peers.build.local_peer import LocalPeer
 from peers.build.run_folder import RunFolder
-from peers.errors import Refusal, Unreached
+from peers.errors import NoPeerAnswers, Refusal
 from peers.runtime import peer_folder
 from peers.runtime.membership import invite_quota, revocations, run_keys
 from peers.runtime.membership.renewal import MembershipRenewal, granter, renewer
@@ -65,7 +65,7 @@ def ask(lab: RunFolder, there: RunFolder, mine: Membership | None, *peers: PeerI
             await server.revocations.serve()
             try:
                 await handshake.had_keys(there, mine, network.ports(ADA.me, lambda _: 0.0).mail, peers)
-            except (Refusal, Unreached) as error:
+            except (Refusal, NoPeerAnswers) as error:
                 return f"{type(error).__name__}: {error}"
         return ""
 
@@ -99,7 +99,7 @@ def test_a_revoked_member_has_the_list_and_no_key_that_is_new(lab: RunFolder, tm
 def test_who_is_no_member_is_given_nothing(lab: RunFolder, tmp_path: Path) -> None:
     there = newcomer(lab, tmp_path / "there")
     said = ask(lab, there, None, SERVER)
-    assert said.startswith("Unreached") and "this run is private" in said
+    assert said.startswith("NoPeerAnswers") and "this run is private" in said
     assert run_keys.kept(there.path) == b""
 
 

@@ -14,14 +14,14 @@ from still_host import still_host
 from peers.learner.checkpoints import Progress
 from peers.learner.learner import LearnerPeer
 from peers.learner.site_exchange import Taken
-from peers.learner.sites import LEAST_PATIENCE, SiteLearnerPeer, Trained
+from peers.learner.sites import LEAST_PATIENCE, LocalSteps, SiteLearnerPeer
 from swarm.core.agreement.rounds import Cause
 from swarm.core.agreement.site_lists import Gathered
 from swarm.core.agreement.solo_turns import GOSSIP_SECONDS
 from swarm.core.agreement.trained import mark
 from swarm.events import Averaged, Dropped, Event, Returned, RoundBroke
 from swarm.frames.site_types import Contribution, ListEntry
-from swarm.learn.learners.site_learner import Counted, SiteLearner
+from swarm.learn.learners.site_learner import CountedContribution, SiteLearner
 from swarm.learn.models.tabular import Tabular
 from swarm.protocol import Kind, Role
 from swarm.settings.config import Averaging, Config, ObjectiveSettings, Optimizer, Releasing, Run
@@ -33,7 +33,7 @@ ME, OTHER, THIRD = map(PeerId, ("learner-0", "learner-1", "learner-2"))
 
 
 def test_what_was_trained_is_counted_by_steps_and_its_figures_are_means_over_groups() -> None:
-    trained = Trained()
+    trained = LocalSteps()
     trained.add(2, 1.5, {"reward": 1.0}, {"learn": 1.0})
     trained.add(6, 6.0, {"reward": 0.0, "kl": 0.5}, {"learn": 2.0, "step": 0.5})
     assert (trained.steps, trained.groups, trained.weight) == (2, 8, 7.5)
@@ -49,7 +49,7 @@ def site(host: Any, **parts: Any) -> SiteLearnerPeer:
     its: dict[str, Any] = {"version": 7, "has_steps": True}
     own = SimpleNamespace(weights=digest(7))
     peer.host, peer.learner, peer.other_learners, peer.own_release = host, SimpleNamespace(**its), others, own  # type: ignore[assignment]
-    peer._trained = Trained()
+    peer._trained = LocalSteps()
     for name, part in parts.items():
         setattr(peer, name, part)
     return peer
@@ -79,14 +79,14 @@ def test_a_site_undoes_steps_on_groups_that_its_version_has_and_trains_the_other
                 trained=trained,
                 checkpoints=SimpleNamespace(written=written),
                 exchange=None,
-                _trained=Trained(steps=1, groups=2, batches=scored(trained, 1, 2)),
+                _trained=LocalSteps(steps=1, groups=2, batches=scored(trained, 1, 2)),
             )
             peer.learner.undo_steps = lambda: done.append("undone")  # type: ignore[method-assign]
             why = await peer._contribute()
             assert why is not None and "my version has some of the groups" in why
             assert done == ["written", "undone"] and waiting(trained) == [1]
             assert [type(event) for event in told] == [Returned, Dropped] and told[1].groups == (group(2).id,)
-            assert peer._trained == Trained()
+            assert peer._trained == LocalSteps()
 
     run(main())
 
@@ -106,7 +106,7 @@ def test_what_a_site_contributes_is_kept_as_contributed_and_once_named_never_aga
         async with memory() as network:
             trained = trained_in(network, tmp_path, [7])
             batches = scored(trained, 1, 2)
-            mine = Trained(steps=2, groups=2, weight=1.5, batches=batches)
+            mine = LocalSteps(steps=2, groups=2, weight=1.5, batches=batches)
             peer = site(
                 trained._host,
                 trained=trained,
@@ -193,7 +193,7 @@ def test_a_site_waits_for_the_others_as_long_as_two_of_its_gradients_take(
     deadline: float, learn: float, steps: int, seconds: float
 ) -> None:
     config = Config(run=Run(averaging=Averaging(mode="sites", deadline=deadline)))
-    one = site(SimpleNamespace(config=config), _trained=Trained(steps=steps, seconds={"learn": learn}))
+    one = site(SimpleNamespace(config=config), _trained=LocalSteps(steps=steps, seconds={"learn": learn}))
     assert one._patience() == seconds
 
 
@@ -286,7 +286,7 @@ def test_a_site_contributes_after_its_local_steps_or_when_another_one_waits(
                     seconds={"gather": 1.0}, count=lambda *args: calls.append(("count", *args))
                 ),
                 _drop_batch=lambda: calls.append("dropped"),
-                _trained=Trained(steps=steps, batches=["before"]),  # type: ignore[list-item]
+                _trained=LocalSteps(steps=steps, batches=["before"]),  # type: ignore[list-item]
             )
             one.learner.step_locally = "local"  # type: ignore[assignment, method-assign]
             begun = host.now()
@@ -324,7 +324,7 @@ def test_a_local_step_that_fails_counts_for_nothing() -> None:
         )
         one.learner.step_locally = None  # type: ignore[assignment, method-assign]
         assert await one.step_locally() is Cause.OUT_OF_MEMORY
-        assert calls == [("written",), "forgotten"] and one._trained == Trained()
+        assert calls == [("written",), "forgotten"] and one._trained == LocalSteps()
 
     run(main())
 
@@ -352,7 +352,7 @@ def taken_of(*learners: PeerId) -> Taken:
         )
         for one in learners
     ]
-    return Taken(tuple(entries), (Counted(b"counted", 1.0),), (1.0,), {OTHER: b"marks   "})
+    return Taken(tuple(entries), (CountedContribution(b"counted", 1.0),), (1.0,), {OTHER: b"marks   "})
 
 
 def stepping(host: Any, calls: list[Any], mine: bool, error: str = "") -> SiteLearnerPeer:
@@ -374,7 +374,7 @@ def stepping(host: Any, calls: list[Any], mine: bool, error: str = "") -> SiteLe
         trained=SimpleNamespace(placed=noting(calls, "placed"), stepped=noting(calls, "stepped")),
         checkpoints=SimpleNamespace(written=noting(calls, "written")),
         _report=SimpleNamespace(seconds=None, trained=note("trained")),
-        _trained=Trained(
+        _trained=LocalSteps(
             steps=2,
             groups=8,
             sums={"reward": 4.0},
@@ -424,7 +424,7 @@ def test_an_outer_step_counts_what_is_mine_in_its_list_and_leaves_the_rest_for_t
             ]
             assert one._report.seconds == (before.seconds if mine else {})
             assert not one._trained.contributed and one._taken is None
-            assert (one._trained == Trained()) if mine else (one._trained is before and before.steps == 2)
+            assert (one._trained == LocalSteps()) if mine else (one._trained is before and before.steps == 2)
             (averaged,) = told
             assert (averaged.version, averaged.members) == (7, tuple(sorted(members)))
             assert (averaged.seconds, averaged.scaled) == (3.0, {OTHER: 0.123})
@@ -453,19 +453,19 @@ def test_a_list_that_makes_no_step_is_refused_and_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("cause", "settled", "trained", "others", "found"),
     [
-        (Cause.STOP, True, Trained(steps=1), (OTHER,), Cause.STOP),
-        (None, True, Trained(steps=1), (OTHER,), Cause.CONTRIBUTION_READY),
-        (None, True, Trained(steps=1), (ME,), None),
-        (None, True, Trained(steps=1, contributed=True), (ME,), Cause.CONTRIBUTION_READY),
-        (None, False, Trained(steps=1), (OTHER,), None),
-        (None, True, Trained(), (OTHER,), None),
-        (None, True, Trained(), (ME,), None),
+        (Cause.STOP, True, LocalSteps(steps=1), (OTHER,), Cause.STOP),
+        (None, True, LocalSteps(steps=1), (OTHER,), Cause.CONTRIBUTION_READY),
+        (None, True, LocalSteps(steps=1), (ME,), None),
+        (None, True, LocalSteps(steps=1, contributed=True), (ME,), Cause.CONTRIBUTION_READY),
+        (None, False, LocalSteps(steps=1), (OTHER,), None),
+        (None, True, LocalSteps(), (OTHER,), None),
+        (None, True, LocalSteps(), (ME,), None),
     ],
 )
 def test_who_gathers_contributes_what_it_has_when_another_one_waits(
     cause: Cause | None,
     settled: bool,
-    trained: Trained,
+    trained: LocalSteps,
     others: tuple[PeerId, ...],
     found: Cause | None,
     monkeypatch: pytest.MonkeyPatch,
@@ -599,7 +599,7 @@ def test_what_a_site_trained_goes_on_from_what_it_takes_unless_that_may_have_it(
             return steps
 
         monkeypatch.setattr(LearnerPeer, "fetch", fetch)
-        mine = Trained(steps=1, contributed=contributed, batches=["batch"])  # type: ignore[list-item]
+        mine = LocalSteps(steps=1, contributed=contributed, batches=["batch"])  # type: ignore[list-item]
         one = site(
             SimpleNamespace(beat_now=lambda: calls.append("beat")),
             _trained=mine,
@@ -617,6 +617,6 @@ def test_what_a_site_trained_goes_on_from_what_it_takes_unless_that_may_have_it(
         if left in ("as it was", "goes on"):
             assert one._trained is mine and mine.contributed == (left == "as it was" and contributed)
         else:
-            assert one._trained == Trained()
+            assert one._trained == LocalSteps()
 
     run(main())

@@ -11,7 +11,7 @@ from role_swarms import Told, scenario
 
 from swarm.events import Adopted, Released
 from swarm.settings.config import Averaging, DelayLaw
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.scenario import Bytes, LineLaw, RateLaw
 from swarm.sim.world import World
 from swarm.types import PeerId
@@ -24,7 +24,7 @@ def ages(monkeypatch: pytest.MonkeyPatch, slow: PeerId) -> tuple[int, list[float
     learners `slow` has a sixteenth of the others' uplink."""
     lines = World._lines
 
-    def one_is_slow(world: World) -> dict[PeerId, Line]:
+    def one_is_slow(world: World) -> dict[PeerId, AccessLine]:
         found = lines(world)
         return {**found, slow: found[slow]._replace(up=found[slow].up / 16)}
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from role_swarms import EPOCH, Told, scenario
 
-from swarm.core.group_accounts import Audit, audit
+from swarm.core.group_accounts import JournalAudit, audit
 from swarm.events import AnyEvent, CaughtUp, Forked, Released, Returned, Snapped, Stepped
 from swarm.settings.config import Pace, Releasing, Window
 from swarm.sim.scenario import Fault
@@ -91,7 +91,7 @@ def merges(told: Told) -> list[Release]:
     return [event.release for event in told.of(Released, "learner") if event.release.merged]
 
 
-def audited(told: Told) -> Audit:
+def audited(told: Told) -> JournalAudit:
     return audit(cast(list[AnyEvent], told.all))
 
 

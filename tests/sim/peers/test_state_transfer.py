@@ -23,7 +23,7 @@ from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
 from swarm.settings.config import Config, DelayLaw, EngineSettings, Peer, Run
 from swarm.sim.clock import run
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.sim.links import SimLinks
 from swarm.storage import blocks
 from swarm.storage.weights import Weights
@@ -104,7 +104,7 @@ def among(promise: Callable[..., Awaitable[None]], line: float = math.inf, **pri
     """`line`: bytes a second that the giver sends."""
 
     async def main() -> None:
-        lines = {PeerId("old"): Line(line, line)}
+        lines = {PeerId("old"): AccessLine(line, line)}
         links = SimLinks(DelayLaw(law="constant", seconds=0.02), 12.5e6, random.Random(1), lines)
         async with MemoryNetwork(random.Random(2), links) as network:
             price = lambda kind: prices.get(kind, 0.0)  # noqa: E731

@@ -11,7 +11,7 @@ from patch_swarms import BYTES, SIZE, Swarm
 
 from swarm.protocol import Role
 from swarm.settings.config import Limits
-from swarm.sim.flows import Line
+from swarm.sim.flows import AccessLine
 from swarm.storage.blocks import Blocks
 from swarm.types import Fetching
 
@@ -32,7 +32,7 @@ def test_a_heartbeat_tells_how_much_of_a_release_is_there() -> None:
         await taking
         assert late.beats._beat().fetching is None
 
-    over({"learner": Line(up=SECOND / 20, down=1e9)}, promise)
+    over({"learner": AccessLine(up=SECOND / 20, down=1e9)}, promise)
 
 
 def test_a_heartbeat_tells_what_its_peer_gives_of_its_line() -> None:
@@ -62,4 +62,4 @@ def test_who_is_heard_to_hold_a_release_while_it_is_fetched_gives_some_of_it() -
         await taking
         assert late.now() - began < 8.0, "the publisher alone needs 20 s"
 
-    over({"learner": Line(up=SECOND / 20, down=1e9)}, promise)
+    over({"learner": AccessLine(up=SECOND / 20, down=1e9)}, promise)

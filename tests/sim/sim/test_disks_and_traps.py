@@ -13,7 +13,7 @@ from peers.commands import sim
 from swarm.events import Event, Saved, Started, Trained
 from swarm.sim import nemesis
 from swarm.sim.disks import SimulatedDisks, damage, temporary
-from swarm.sim.nemesis import Plan
+from swarm.sim.nemesis import NemesisPlan
 from swarm.sim.scenario import STEPS, Fault
 from swarm.sim.world import World
 from swarm.storage.durable import write_durably
@@ -22,7 +22,7 @@ EPOCH = 1_750_000_000.0
 SCENARIOS = ROOT / "configs" / "scenarios"
 
 
-def played(plan: Plan, disks: Path | None = None) -> list[Event]:
+def played(plan: NemesisPlan, disks: Path | None = None) -> list[Event]:
     told: list[Event] = []
     World(nemesis.scenario(plan), sim.spawn, sinks=[told.append], disks=disks).run()
     return told
@@ -33,7 +33,7 @@ def test_a_learner_that_comes_back_goes_on_from_the_checkpoint_in_its_folder(tmp
     alone = Fault(at=14.0, fault="crash", peer="seed-0"), Fault(at=14.0, fault="crash", peer="sampler-0")
     away = Fault(at=15.0, fault="bounce", peer="learner-0", down=5.0)
     newcomer = Fault(at=22.0, fault="host", peer="sampler-1")
-    told = played(Plan(1, {"seed": 1, "learner": 1, "sampler": 2}, (*alone, away, newcomer)), tmp_path)
+    told = played(NemesisPlan(1, {"seed": 1, "learner": 1, "sampler": 2}, (*alone, away, newcomer)), tmp_path)
     saved = max(event.version for event in told if isinstance(event, Saved) and event.at < EPOCH + 15)
     later = [event.version for event in told if isinstance(event, Trained) and event.at > EPOCH + 20]
     assert later[0] > saved > 0 and len(later) > 5
@@ -42,7 +42,7 @@ def test_a_learner_that_comes_back_goes_on_from_the_checkpoint_in_its_folder(tmp
 @pytest.mark.parametrize("step", STEPS)
 def test_a_publisher_ends_at_each_step_and_the_swarm_goes_on(step: str, tmp_path: Path) -> None:
     faults = (Fault(at=10.0, fault="bounce", peer="learner-0", down=3.0, step=step),)
-    told = played(Plan(1, {"seed": 1, "learner": 1, "sampler": 1}, faults), tmp_path)
+    told = played(NemesisPlan(1, {"seed": 1, "learner": 1, "sampler": 1}, faults), tmp_path)
     lives = [event.at - EPOCH for event in told if isinstance(event, Started) and event.peer == "learner-0"]
     assert len(lives) == 2 and 13.0 < lives[1] < 28.0
     assert [event for event in told if isinstance(event, Trained) and event.at > EPOCH + 45]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.sim.clock import run
-from swarm.sim.flows import Flow, Flows, Line
+from swarm.sim.flows import AccessLine, Flow, Flows
 from swarm.types import PeerId
 
 MOST = 1e4
@@ -22,7 +22,7 @@ MOST = 1e4
 class Told:
     """Flows, and when they ended."""
 
-    def __init__(self, lines: Mapping[str, Line], most: float = MOST) -> None:
+    def __init__(self, lines: Mapping[str, AccessLine], most: float = MOST) -> None:
         self.flows = Flows({PeerId(peer): line for peer, line in lines.items()}, most)
         self.arrived: dict[Flow, float] = {}
         self.lost: dict[Flow, tuple[float, bool]] = {}
@@ -52,7 +52,7 @@ def play(promise: Callable[[], Awaitable[None]]) -> None:
 
 def test_two_flows_over_one_uplink_take_twice_as_long() -> None:
     async def promise() -> None:
-        told = Told({"a": Line(up=100.0)})
+        told = Told({"a": AccessLine(up=100.0)})
         first, second = told.start("a", "b", 1000), told.start("a", "c", 1000)
         await asyncio.sleep(100)
         assert told.arrived == pytest.approx({first: 20.0, second: 20.0})
@@ -62,7 +62,7 @@ def test_two_flows_over_one_uplink_take_twice_as_long() -> None:
 
 def test_a_flow_that_ends_gives_its_share_back() -> None:
     async def promise() -> None:
-        told = Told({"a": Line(up=90.0)})
+        told = Told({"a": AccessLine(up=90.0)})
         first, second, third = (
             told.start("a", peer, size) for peer, size in zip("bcd", (600, 600, 150), strict=True)
         )
@@ -75,7 +75,7 @@ def test_a_flow_that_ends_gives_its_share_back() -> None:
 
 def test_a_downlink_is_shared_by_those_who_send_to_it() -> None:
     async def promise() -> None:
-        told = Told({"c": Line(down=100.0)})
+        told = Told({"c": AccessLine(down=100.0)})
         first, second = told.start("a", "c", 1000), told.start("b", "c", 1000)
         await asyncio.sleep(100)
         assert told.arrived == pytest.approx({first: 20.0, second: 20.0})
@@ -85,7 +85,7 @@ def test_a_downlink_is_shared_by_those_who_send_to_it() -> None:
 
 def test_what_a_slow_receiver_leaves_goes_to_the_others() -> None:
     async def promise() -> None:
-        told = Told({"a": Line(up=100.0), "slow": Line(down=10.0)})
+        told = Told({"a": AccessLine(up=100.0), "slow": AccessLine(down=10.0)})
         slow, one, other = (told.start("a", peer, 10_000) for peer in ("slow", "one", "other"))
         await asyncio.sleep(1)
         assert [flow.rate for flow in (slow, one, other)] == pytest.approx([10.0, 45.0, 45.0])
@@ -95,7 +95,14 @@ def test_what_a_slow_receiver_leaves_goes_to_the_others() -> None:
 
 def test_what_changes_at_one_end_is_felt_where_it_matters_however_far_away() -> None:
     async def promise() -> None:
-        told = Told({"a": Line(up=20.0), "b": Line(up=100.0), "y": Line(down=60.0), "z": Line(down=90.0)})
+        told = Told(
+            {
+                "a": AccessLine(up=20.0),
+                "b": AccessLine(up=100.0),
+                "y": AccessLine(down=60.0),
+                "z": AccessLine(down=90.0),
+            }
+        )
         told.start("a", "x", 10_000)
         middle, far, last = (told.start(*pair, 10_000) for pair in (("a", "y"), ("b", "y"), ("b", "z")))
         await asyncio.sleep(1)
@@ -112,7 +119,7 @@ def test_what_changes_at_one_end_is_felt_where_it_matters_however_far_away() -> 
 
 def test_a_flow_that_is_cancelled_gives_its_share_back_at_once() -> None:
     async def promise() -> None:
-        told = Told({"a": Line(up=100.0)})
+        told = Told({"a": AccessLine(up=100.0)})
         first, second = told.start("a", "b", 1000), told.start("a", "c", 1000)
         await asyncio.sleep(10)
         second.cancel()
@@ -125,7 +132,7 @@ def test_a_flow_that_is_cancelled_gives_its_share_back_at_once() -> None:
 
 def test_a_crash_breaks_what_comes_and_goes_and_a_cut_loses_what_is_between() -> None:
     async def promise() -> None:
-        told = Told({"a": Line(up=100.0), "b": Line(up=100.0)})
+        told = Told({"a": AccessLine(up=100.0), "b": AccessLine(up=100.0)})
         out, back, beside, cut = (
             told.start(*pair, 1000) for pair in (("a", "b"), ("b", "a"), ("a", "c"), ("a", "d"))
         )
@@ -142,7 +149,7 @@ def test_a_crash_breaks_what_comes_and_goes_and_a_cut_loses_what_is_between() ->
 
 def test_a_message_arrives_its_delay_after_its_last_byte_left() -> None:
     async def promise() -> None:
-        told = Told({"a": Line(up=100.0)})
+        told = Told({"a": AccessLine(up=100.0)})
         flow = told.start("a", "b", 1000, delay=3.0)
         await asyncio.sleep(5)
         assert flow.until == math.inf
@@ -154,7 +161,7 @@ def test_a_message_arrives_its_delay_after_its_last_byte_left() -> None:
 
 def test_no_flow_is_faster_than_a_message_that_is_alone() -> None:
     async def promise() -> None:
-        told = Told({"a": Line(up=1e9)})
+        told = Told({"a": AccessLine(up=1e9)})
         flows = [told.start("a", peer, 30_000) for peer in "bcd"]
         await asyncio.sleep(100)
         assert told.arrived == pytest.approx(dict.fromkeys(flows, 30_000 / MOST))
@@ -164,7 +171,7 @@ def test_no_flow_is_faster_than_a_message_that_is_alone() -> None:
 
 PEERS = "abcdef"
 RATES = st.sampled_from([10.0, 40.0, 100.0, 333.0, math.inf])
-LINES = st.tuples(*[st.builds(Line, RATES, RATES)] * len(PEERS))
+LINES = st.tuples(*[st.builds(AccessLine, RATES, RATES)] * len(PEERS))
 PAIRS = st.sampled_from(list(permutations(PEERS, 2)))
 STARTS = st.lists(
     st.tuples(
@@ -178,7 +185,7 @@ STARTS = st.lists(
 )
 
 
-def fair(told: Told, lines: Mapping[str, Line], going: list[Flow]) -> None:
+def fair(told: Told, lines: Mapping[str, AccessLine], going: list[Flow]) -> None:
     """Nobody has more than there is; and each flow has all that a message can have, or an end that is full,
     where no other flow has more: the definition of max-min fairness, under which lines are full that can be.
     """
@@ -202,7 +209,7 @@ def fair(told: Told, lines: Mapping[str, Line], going: list[Flow]) -> None:
 
 @given(LINES, STARTS)
 def test_lines_are_shared_fairly_and_never_carry_more_than_they_can(
-    drawn: tuple[Line, ...], starts: list[tuple[float, tuple[str, str], int, float | None]]
+    drawn: tuple[AccessLine, ...], starts: list[tuple[float, tuple[str, str], int, float | None]]
 ) -> None:
     lines = dict(zip(PEERS, drawn, strict=True))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 from swarm.core.gradient_checks.clipping import Cosines
-from swarm.core.gradient_checks.norm_screening import FAR, Claim
+from swarm.core.gradient_checks.norm_screening import FAR, AnnouncedNorm
 from swarm.core.gradient_checks.pair_conflict import FEW, LEAST, NORMS, OPPOSED, ROUNDS, UNEQUAL, Discord
 
 A, B = "learner-0", "learner-1"
 
-ALIKE = {A: Claim(8.0, 1.0, 1.0), B: Claim(8.0, 1.0, 1.0)}
+ALIKE = {A: AnnouncedNorm(8.0, 1.0, 1.0), B: AnnouncedNorm(8.0, 1.0, 1.0)}
 """What two announce whose gradients are of one length."""
 
 GROUPS = 16
@@ -61,7 +61,8 @@ def norms_found(
     discord, agree = Discord(), Cosines(0.5, 0.0)
     for number, norms in enumerate(rounds, 1):
         claims = {
-            peer: Claim(weight, norm, 1.0) for peer, weight, norm in zip((A, B), weights, norms, strict=True)
+            peer: AnnouncedNorm(weight, norm, 1.0)
+            for peer, weight, norm in zip((A, B), weights, norms, strict=True)
         }
         discord.add({A: agree, B: agree}, claims, GROUPS)
         if why := discord.found((A, B), joins):

@@ -14,7 +14,7 @@ from nouns import beat
 from swarm import protocol
 from swarm.core.agreement.rounds import State
 from swarm.frames import wire
-from swarm.protocol import PHASES, ROLES, ROUND, SERVICES, TOPICS, Phase, Policy, Role, Topic
+from swarm.protocol import PHASES, ROLES, ROUND, SERVICES, TOPICS, Phase, PolicyUse, Role, Topic
 from swarm.types import Beat
 
 TABLES: list[tuple[type[StrEnum], Mapping[str, object]]] = [
@@ -42,15 +42,15 @@ def test_the_program_of_a_role_is_there_and_takes_what_its_row_says(role: Role) 
     row = ROLES[role]
     program = resolve_name(row.program)
     taken = {
-        Policy.TRAINED: 5,
-        Policy.SAMPLED: 4,
-        Policy.USED: 3,
-        Policy.REPLAYED: 4,
-        Policy.KEPT: 2,
-        Policy.UNUSED: 2,
+        PolicyUse.TRAINED: 5,
+        PolicyUse.SAMPLED: 4,
+        PolicyUse.USED: 3,
+        PolicyUse.REPLAYED: 4,
+        PolicyUse.KEPT: 2,
+        PolicyUse.UNUSED: 2,
     }[row.policy]
     inspect.signature(program).bind(*range(taken))
-    assert row.policy is Policy.UNUSED or inspect.iscoroutinefunction(program.run)
+    assert row.policy is PolicyUse.UNUSED or inspect.iscoroutinefunction(program.run)
 
 
 def test_everybody_hears_the_heartbeats_of_whom_others_depend_on() -> None:

@@ -18,7 +18,7 @@ from swarm.core.agreement.shares import (
     SHORTEST,
     SMALLEST_PART,
     USUAL_PART,
-    Uplink,
+    AnnouncedLine,
     announced,
     believed,
     deadline,
@@ -32,7 +32,10 @@ from swarm.core.agreement.shares import (
 MBIT = 125_000
 
 uplinks = st.builds(
-    Uplink, st.integers(0, 2 * MOST), st.booleans(), st.sampled_from([USUAL_PART, LARGE_PART, LARGEST_PART])
+    AnnouncedLine,
+    st.integers(0, 2 * MOST),
+    st.booleans(),
+    st.sampled_from([USUAL_PART, LARGE_PART, LARGEST_PART]),
 )
 
 groups = st.lists(uplinks, min_size=2, max_size=12).filter(
@@ -40,18 +43,18 @@ groups = st.lists(uplinks, min_size=2, max_size=12).filter(
 )
 
 
-def lines_of(*mbit: float) -> list[Uplink]:
-    return [Uplink(int(rate * MBIT)) for rate in mbit]
+def lines_of(*mbit: float) -> list[AnnouncedLine]:
+    return [AnnouncedLine(int(rate * MBIT)) for rate in mbit]
 
 
-def weights(lines: list[Uplink]) -> list[float]:
+def weights(lines: list[AnnouncedLine]) -> list[float]:
     parts = shares(lines)
     return [part / sum(parts) for part in parts]
 
 
 @given(st.lists(st.integers(0, 4 * MOST), min_size=2, max_size=8))
 def test_what_rounds_carried_that_filled_no_line_divides_alike(carried: list[int]) -> None:
-    parts = shares([Uplink(announced(0, rate)) for rate in carried])
+    parts = shares([AnnouncedLine(announced(0, rate)) for rate in carried])
     assert len({*parts}) == 1
 
 
@@ -60,7 +63,7 @@ def test_a_line_that_was_filled_counts_as_what_it_carried_then() -> None:
     assert announced(0, MOST) == MOST and announced(0, MOST - 1) == 0
 
 
-def lasting(lines: list[Uplink], weights: list[float]) -> float:
+def lasting(lines: list[AnnouncedLine], weights: list[float]) -> float:
     """Seconds of a round over one byte."""
     return max(
         (1 + (len(lines) - 2) * weight) / rate for weight, rate in zip(weights, believed(lines), strict=True)
@@ -68,7 +71,7 @@ def lasting(lines: list[Uplink], weights: list[float]) -> float:
 
 
 @given(groups)
-def test_every_value_has_a_reducer_and_none_cannot_be_dialled(lines: list[Uplink]) -> None:
+def test_every_value_has_a_reducer_and_none_cannot_be_dialled(lines: list[AnnouncedLine]) -> None:
     parts = shares(lines)
     assert sum(parts) > 0 and min(parts) >= 0
     assert sum(parts) < 2**53, "float64 does not hold the sums"
@@ -76,14 +79,14 @@ def test_every_value_has_a_reducer_and_none_cannot_be_dialled(lines: list[Uplink
 
 
 @given(groups)
-def test_a_round_never_takes_longer_than_with_equal_shares(lines: list[Uplink]) -> None:
+def test_a_round_never_takes_longer_than_with_equal_shares(lines: list[AnnouncedLine]) -> None:
     many = sum(not line.dial_only for line in lines)
     equal = [0.0 if line.dial_only else 1 / many for line in lines]
     assert lasting(lines, weights(lines)) <= lasting(lines, equal) * (1 + 1e-9)
 
 
 @given(groups, st.integers(0, 2**32))
-def test_no_other_shares_are_faster(lines: list[Uplink], seed: int) -> None:
+def test_no_other_shares_are_faster(lines: list[AnnouncedLine], seed: int) -> None:
     drawn = random.Random(seed)
     raw = [0.0 if line.dial_only else drawn.expovariate(1) + 1e-9 for line in lines]
     other = [one / sum(raw) for one in raw]
@@ -91,21 +94,21 @@ def test_no_other_shares_are_faster(lines: list[Uplink], seed: int) -> None:
 
 
 @given(groups, st.randoms())
-def test_the_order_of_members_does_not_matter(lines: list[Uplink], drawn: random.Random) -> None:
+def test_the_order_of_members_does_not_matter(lines: list[AnnouncedLine], drawn: random.Random) -> None:
     order = drawn.sample(range(len(lines)), len(lines))
     parts = shares(lines)
     assert shares([lines[k] for k in order]) == [parts[k] for k in order]
 
 
 @given(groups)
-def test_equal_lines_have_equal_shares(lines: list[Uplink]) -> None:
+def test_equal_lines_have_equal_shares(lines: list[AnnouncedLine]) -> None:
     of = dict(zip(lines, shares(lines), strict=True))
     assert shares(lines) == [of[line] for line in lines]
 
 
 def test_two_members_have_halves_whatever_their_lines() -> None:
     assert weights(lines_of(5, 100)) == [0.5, 0.5]
-    assert weights([Uplink(MBIT, dial_only=True), Uplink(MBIT)]) == [0, 1]
+    assert weights([AnnouncedLine(MBIT, dial_only=True), AnnouncedLine(MBIT)]) == [0, 1]
 
 
 def test_a_line_that_is_slow_enough_reduces_nothing() -> None:
@@ -124,14 +127,14 @@ def test_a_faster_line_reduces_more_and_all_end_at_the_same_time() -> None:
 
 
 def test_one_that_knows_nothing_of_its_line_counts_as_faster_than_those_that_do() -> None:
-    assert believed([*lines_of(5, 20, 30), Uplink()])[-1] == 60 * MBIT
-    assert believed([*lines_of(5, 5, 10_000), Uplink()])[-1] == CLAIM * 5 * MBIT
-    assert len(set(weights([Uplink()] * 4))) == 1
+    assert believed([*lines_of(5, 20, 30), AnnouncedLine()])[-1] == 60 * MBIT
+    assert believed([*lines_of(5, 5, 10_000), AnnouncedLine()])[-1] == CLAIM * 5 * MBIT
+    assert len(set(weights([AnnouncedLine()] * 4))) == 1
 
 
 @given(st.integers(2, 16))
 def test_one_slow_line_that_knows_itself_is_enough_to_spare_it(others: int) -> None:
-    assert weights([*lines_of(5), *[Uplink()] * others])[0] == 0 or others == 1
+    assert weights([*lines_of(5), *[AnnouncedLine()] * others])[0] == 0 or others == 1
 
 
 def test_a_claim_beyond_four_times_the_median_is_cut_to_it() -> None:
@@ -140,7 +143,7 @@ def test_a_claim_beyond_four_times_the_median_is_cut_to_it() -> None:
 
 
 def test_a_claim_of_next_to_nothing_does_not_make_a_round_endless() -> None:
-    assert deadline([Uplink(1), *lines_of(20, 20)], 1e6) < 1000
+    assert deadline([AnnouncedLine(1), *lines_of(20, 20)], 1e6) < 1000
 
 
 def test_a_round_may_take_twice_what_its_lines_ask_for_and_never_less_than_its_least() -> None:
@@ -150,7 +153,7 @@ def test_a_round_may_take_twice_what_its_lines_ask_for_and_never_less_than_its_l
 
 @given(groups, st.floats(1.0, 1e9), st.floats(0.1, 60.0))
 def test_a_slow_line_that_moves_shows_progress_before_others_lose_patience(
-    lines: list[Uplink], size: float, chunk: float
+    lines: list[AnnouncedLine], size: float, chunk: float
 ) -> None:
     part, slowest = part_bytes(lines, size), min(believed(lines))
     assert SMALLEST_PART <= part <= LARGEST_PART and part & (part - 1) == 0
@@ -163,7 +166,7 @@ def test_parts_are_as_large_as_ever_on_fast_lines_and_small_on_slow_ones() -> No
 
 
 def test_parts_are_the_largest_where_all_members_take_them_and_each_reduces_several() -> None:
-    new, slow = Uplink(12_500_000, part=LARGEST_PART), Uplink(125_000, part=LARGEST_PART)
+    new, slow = AnnouncedLine(12_500_000, part=LARGEST_PART), AnnouncedLine(125_000, part=LARGEST_PART)
     assert part_bytes([new, new], 1e9) == part_bytes([new, new._replace(part=1 << 30)], 1e9) == LARGEST_PART
     for less in (LARGE_PART, LARGEST_PART - 1):
         assert part_bytes([new, new, new._replace(part=less)], 1e9) == LARGE_PART

@@ -7,7 +7,7 @@ from typing import Any
 from nouns import group, release
 
 from swarm.core.agreement.lineage import Line, Lineage
-from swarm.core.agreement.trained import Policy, TrainedLedger, mark, marks_of
+from swarm.core.agreement.trained import HeldPolicy, TrainedLedger, mark, marks_of
 from swarm.types import Digest, Merge, PeerId, Release, TrainedStep
 
 ME, OTHER = PeerId("learner-0"), PeerId("learner-1")
@@ -45,7 +45,7 @@ def ledger(
 
 def lost(of: TrainedLedger, version: int, weights: str, parent: str = "", merged: str = "") -> list[int]:
     merge = Merge(version=version - 1, weights=digest(merged)) if merged else None
-    policy = Policy(version, digest(weights), Digest(parent * 64), merge)
+    policy = HeldPolicy(version, digest(weights), Digest(parent * 64), merge)
     return [each.version for each in of.split(policy)[1]]
 
 
@@ -62,7 +62,7 @@ def test_a_step_of_an_earlier_life_may_have_made_a_release_that_comes_back_after
     mine.begin_life()
     mine.add(again)
     mine.name(2, digest("3"))
-    (_, found), _ = mine.split(Policy(2, digest("2"), digest("1")))
+    (_, found), _ = mine.split(HeldPolicy(2, digest("2"), digest("1")))
     assert found.groups == first.groups
     tries = ledger(step(1, "0", "1"), first, again)
     assert [each.groups for each in tries.mine[1:]] == [again.groups], (
@@ -84,15 +84,15 @@ def test_a_step_alone_is_lost_where_the_release_of_its_version_is_another_one() 
 def test_a_contribution_to_an_unknown_list_is_lost_once_somebody_says_what_the_list_has() -> None:
     of_two = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=2)
     mine = ledger(step(1, "0", members=()), releases=(of_two,))
-    assert lost(mine, 1, "1") == [] and mine.unsure(Policy(1, digest("1"), Digest("")))
+    assert lost(mine, 1, "1") == [] and mine.unsure(HeldPolicy(1, digest("1"), Digest("")))
     mine.hear([step(1, "0", "1", members=(OTHER,))])
-    assert lost(mine, 1, "1") == [1] and not mine.unsure(Policy(1, digest("1"), Digest("")))
+    assert lost(mine, 1, "1") == [1] and not mine.unsure(HeldPolicy(1, digest("1"), Digest("")))
 
 
 def test_a_contribution_is_not_in_what_another_learner_released_alone() -> None:
     alone = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=1)
     mine = ledger(step(1, "0", members=()), releases=(alone,))
-    assert lost(mine, 1, "1") == [1] and not mine.unsure(Policy(1, digest("1"), Digest("")))
+    assert lost(mine, 1, "1") == [1] and not mine.unsure(HeldPolicy(1, digest("1"), Digest("")))
 
 
 def test_a_step_that_made_the_weights_of_anothers_release_is_not_that_one() -> None:
@@ -113,14 +113,14 @@ def test_a_contribution_makes_way_for_one_that_has_its_groups() -> None:
 def test_a_contribution_is_not_in_the_list_that_a_step_of_mine_took_and_may_be_in_another() -> None:
     mine = ledger(step(1, "0", members=()), step(1, "0", "1", members=(OTHER,), groups=b""))
     assert lost(mine, 1, "1", "0") == [1]
-    assert [each.members for each in mine.split(Policy(1, digest("2"), digest("0")))[0]] == [()]
+    assert [each.members for each in mine.split(HeldPolicy(1, digest("2"), digest("0")))[0]] == [()]
 
 
 def test_a_contribution_is_not_in_the_release_of_a_list_that_an_earlier_life_took() -> None:
     of_other = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=1)
     took = step(1, "0", members=(OTHER,), groups=b"theirs..")
     mine = ledger(step(1, "0", members=()), took, releases=(of_other,))
-    assert mine.split(Policy(1, digest("1"), digest("0"))) == ([took], [mine.mine[0]])
+    assert mine.split(HeldPolicy(1, digest("1"), digest("0"))) == ([took], [mine.mine[0]])
 
 
 def test_a_step_before_a_kill_is_told_by_the_release_of_its_round() -> None:
@@ -132,7 +132,7 @@ def test_a_step_before_a_kill_is_told_by_the_release_of_its_round() -> None:
 
 def test_a_checkpoint_names_the_step_that_made_it() -> None:
     mine = ledger(step(1, "0"), step(2, "1"), step(2, "1", members=()), step(3, "2"))
-    mine.resume(Policy(2, digest("2"), digest("1")))
+    mine.resume(HeldPolicy(2, digest("2"), digest("1")))
     assert [each.weights for each in mine.told(0, ())] == [digest("2")]
 
 
@@ -151,7 +151,7 @@ def test_a_member_whose_bytes_differ_from_the_rounds_release_is_in_it() -> None:
 
 def test_a_rounds_step_with_other_bytes_may_be_in_a_release_until_somebody_says_what_that_has() -> None:
     mine = ledger(step(1, "0", "e", members=(ME, OTHER)))
-    policy = Policy(2, digest("2"), digest("1"))
+    policy = HeldPolicy(2, digest("2"), digest("1"))
     assert lost(mine, 2, "2", "1") == [] and mine.unsure(policy)
     theirs = step(1, "0", "1", members=(ME, OTHER))
     mine.hear([theirs])
@@ -173,14 +173,14 @@ def test_a_try_that_made_nothing_is_replaced_by_the_next_one_of_the_same_round()
 def test_what_others_stepped_says_which_groups_are_in_the_line() -> None:
     mine = ledger(step(1, "0", "1"))
     mine.hear([step(2, "1", "2", groups=b"theirs.."), step(2, "1", "e", groups=b"forked..")])
-    steps, _ = mine.split(Policy(2, digest("2"), digest("1")))
+    steps, _ = mine.split(HeldPolicy(2, digest("2"), digest("1")))
     assert {each.groups for each in steps} == {bytes([1]) * 8, b"theirs.."}
     assert {each.weights for each in mine.told(0, ())} == {digest("1"), digest("2"), digest("e")}
 
 
 def test_a_step_below_what_is_known_of_the_line_counts_as_trained() -> None:
     mine = ledger(step(1, "0", "1"))
-    assert lost(mine, 9, "9", "8") == [] and mine.unsure(Policy(9, digest("9"), digest("8")))
+    assert lost(mine, 9, "9", "8") == [] and mine.unsure(HeldPolicy(9, digest("9"), digest("8")))
 
 
 def test_steps_below_a_version_are_forgotten() -> None:
@@ -221,16 +221,16 @@ def test_no_step_made_a_merge_that_others_tell_of() -> None:
     merge = Line(weights=weights, groups=(1, 0, 1, 1), merges=((2, 1, digest("a")),))
     steps = step(1, "0", "a"), step(2, "a", groups=b"not made")
     mine = ledger(*steps, told=merge, version=3)
-    assert lost(mine, 3, "3") == [2] and not mine.unsure(Policy(3, digest("3"), Digest("")))
+    assert lost(mine, 3, "3") == [2] and not mine.unsure(HeldPolicy(3, digest("3"), Digest("")))
 
 
 def test_a_step_alone_of_an_earlier_life_made_what_i_released_and_nothing_else() -> None:
     of_me = release(version=2, weights=digest("a"), parent=digest("1"), publisher=ME, learners=1)
     line = Line(weights=tuple(map(digest, "3210")), groups=(1, 1, 1, 1))
     mine = ledger(step(1, "0", "1"), step(2, "1"), releases=(of_me,), told=line, version=3)
-    assert lost(mine, 3, "3") == [] and mine.unsure(Policy(3, digest("3"), Digest("")))
+    assert lost(mine, 3, "3") == [] and mine.unsure(HeldPolicy(3, digest("3"), Digest("")))
     mine.recall((of_me,))
-    assert lost(mine, 3, "3") == [2] and not mine.unsure(Policy(3, digest("3"), Digest("")))
+    assert lost(mine, 3, "3") == [2] and not mine.unsure(HeldPolicy(3, digest("3"), Digest("")))
     assert lost(mine, 2, "a", "1") == []
 
 
@@ -259,9 +259,9 @@ def test_weights_are_those_of_the_last_step_alone_and_a_policy_of_its_own_step()
     mine = ledger(step(2, "1"))
     mine.name(1, digest("7"))
     assert mine.mine[0].weights == ""
-    mine.resume(Policy(3, digest("7"), digest("1")))
+    mine.resume(HeldPolicy(3, digest("7"), digest("1")))
     assert mine.mine[0].weights == ""
-    mine.resume(Policy(2, digest("7"), digest("5")))
+    mine.resume(HeldPolicy(2, digest("7"), digest("5")))
     assert mine.mine[0].weights == ""
-    mine.resume(Policy(2, digest("7"), digest("1")))
+    mine.resume(HeldPolicy(2, digest("7"), digest("1")))
     assert mine.mine[0].weights == digest("7")

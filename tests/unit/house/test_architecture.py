@@ -57,6 +57,38 @@ def test_no_import_leads_back_to_where_it_started() -> None:
     assert not back, "\n".join(" -> ".join((module, *chain)) for (module, _), chain in sorted(back.items()))
 
 
+STILL_TWICE = {
+    "Draw",
+    "Failed",
+    "Load",
+    "Message",
+    "Ready",
+    "Rendered",
+    "Rows",
+    "Sample",
+    "Sampled",
+    "Setup",
+    "Slots",
+}
+"""Names that messages of engines' processes share with each other and with others."""
+
+
+def test_no_class_name_is_borne_twice() -> None:
+    """A name means one thing in the packages of the wheel, and lab uses none of their names for another."""
+    bearers: dict[str, list[str]] = {}
+    for top in PACKAGES:
+        for path in sorted((ROOT / top).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    bearers.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    twice = {
+        name: paths
+        for name, paths in bearers.items()
+        if len(paths) > 1 and not all(path.startswith("lab/") for path in paths)
+    }
+    assert twice.keys() == STILL_TWICE, twice
+
+
 STILL_UNPACKED = {("swarm/net/memory/rounds.py", "Meeting")}
 """(file, class) of calls that hide what a constructor takes."""
 

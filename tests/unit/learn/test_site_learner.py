@@ -14,7 +14,7 @@ from swarm.learn.files import checkpoint
 from swarm.learn.learners import contribution
 from swarm.learn.learners.microbatch import OutOfMemory
 from swarm.learn.learners.optimizers import MasterOptimizer
-from swarm.learn.learners.site_learner import Counted, SiteLearner
+from swarm.learn.learners.site_learner import CountedContribution, SiteLearner
 from swarm.learn.models import adapters
 from swarm.settings.config import Averaging
 from swarm.storage.image import Draft
@@ -58,7 +58,7 @@ def masters(one: SiteLearner) -> torch.Tensor:
 def test_all_learners_have_the_same_bytes_after_every_list(folder: Path, training: str, dtype: str) -> None:
     both = [begun(folder, training, dtype) for _ in range(2)]
     for version in range(3):
-        counted = [Counted(stepped(one, 10 * version + k), 0.5) for k, one in enumerate(both)]
+        counted = [CountedContribution(stepped(one, 10 * version + k), 0.5) for k, one in enumerate(both)]
         before = both[0].weights().digest
         for one in both:
             one.outer_step(counted, mine=True)
@@ -94,7 +94,7 @@ def test_a_list_of_one_with_all_values_and_no_momentum_is_the_local_step_in_8_bi
     start = masters(one)
     data = stepped(one, 1)
     local = masters(one) - start
-    one.outer_step([Counted(data, 1.0)], mine=True)
+    one.outer_step([CountedContribution(data, 1.0)], mine=True)
     assert torch.linalg.vector_norm(masters(one) - start - local) < 0.02 * torch.linalg.vector_norm(local)
 
 
@@ -107,7 +107,7 @@ def test_the_outer_step_is_that_of_nesterov(folder: Path) -> None:
         weight.grad = torch.zeros(one.size)
         contribution.add(weight.grad.numpy(), data, 0.25, one.run.averaging.density)
         nesterov.step()
-        one.outer_step([Counted(data, 0.25)], mine=True)
+        one.outer_step([CountedContribution(data, 0.25)], mine=True)
         torch.testing.assert_close(masters(one), weight.detach(), rtol=1e-6, atol=1e-8)
 
 
@@ -117,7 +117,7 @@ def test_what_a_contribution_leaves_out_comes_with_later_ones(folder: Path) -> N
     data = stepped(one, 1)
     goal = masters(one)
     for _ in range(12):
-        one.outer_step([Counted(data, 1.0)], mine=True)
+        one.outer_step([CountedContribution(data, 1.0)], mine=True)
         data = one.contribution()
     assert torch.linalg.vector_norm(masters(one) - goal) < 0.01 * torch.linalg.vector_norm(goal - start)
 
@@ -127,7 +127,7 @@ def test_what_was_trained_for_a_list_without_it_goes_on_from_the_next_version(fo
     start = masters(late)
     stepped(late, 1)
     trained = masters(late) - start
-    theirs = Counted(stepped(other, 2), 1.0)
+    theirs = CountedContribution(stepped(other, 2), 1.0)
     late.outer_step([theirs], mine=False)
     other.outer_step([theirs], mine=True)
     assert late.weights().digest == other.weights().digest
@@ -138,7 +138,7 @@ def test_what_was_trained_for_a_list_without_it_goes_on_from_the_next_version(fo
 
 def test_steps_that_are_undone_leave_the_version_and_what_was_not_carried(folder: Path) -> None:
     one = begun(folder)
-    one.outer_step([Counted(stepped(one, 1), 1.0)], mine=True)
+    one.outer_step([CountedContribution(stepped(one, 1), 1.0)], mine=True)
     version, owed = masters(one), one._residual.clone()
     for seed in (2, 3):
         one.step_locally(torch.randn(one.size, generator=torch.Generator().manual_seed(seed)))
@@ -155,7 +155,7 @@ def test_a_learner_that_missed_a_list_follows_the_release_and_keeps_its_local_st
     for _ in range(3):
         late.step_locally(torch.randn(late.size, generator=noise))
     trained = masters(late) - start
-    other.outer_step([Counted(stepped(other, 2), 1.0)], mine=True)
+    other.outer_step([CountedContribution(stepped(other, 2), 1.0)], mine=True)
     late.load(other.weights())
     assert (late.version, late.weights().digest) == (1, other.weights().digest)
     anchor = torch.cat([value.reshape(-1) for value in late.masters().values()])
@@ -165,7 +165,7 @@ def test_a_learner_that_missed_a_list_follows_the_release_and_keeps_its_local_st
 def test_a_contribution_of_a_list_that_was_missed_counts_as_part_of_the_release(folder: Path) -> None:
     missed, other = begun(folder), begun(folder)
     mine, theirs = stepped(missed, 1), stepped(other, 2)
-    other.outer_step([Counted(mine, 0.5), Counted(theirs, 0.5)], mine=True)
+    other.outer_step([CountedContribution(mine, 0.5), CountedContribution(theirs, 0.5)], mine=True)
     residual = missed._residual.clone()
     missed.load(other.weights())
     assert missed.weights().digest == other.weights().digest
@@ -181,11 +181,11 @@ def test_a_contribution_of_a_list_that_was_missed_counts_as_part_of_the_release(
 @pytest.mark.parametrize(("training", "dtype"), KINDS)
 def test_a_learner_goes_on_from_anothers_state_bit_by_bit(folder: Path, training: str, dtype: str) -> None:
     old, new = begun(folder, training, dtype), begun(folder, training, dtype)
-    old.outer_step([Counted(stepped(old, 1), 1.0)], mine=True)
+    old.outer_step([CountedContribution(stepped(old, 1), 1.0)], mine=True)
     stepped(old, 2)  # the state is that of the version, whatever was stepped since
     new.load_state(old.state())
     assert new.weights().digest == old.weights().digest
-    counted = [Counted(old.contribution(), 1.0)]
+    counted = [CountedContribution(old.contribution(), 1.0)]
     old.outer_step(counted, mine=True)
     new.outer_step(counted, mine=False)
     assert torch.equal(masters(new), masters(old))
@@ -196,7 +196,7 @@ def test_a_learner_that_takes_anothers_state_keeps_its_local_steps(folder: Path)
     start = masters(late)
     stepped_once(late, 1)
     trained = masters(late) - start
-    other.outer_step([Counted(stepped(other, 2), 1.0)], mine=True)
+    other.outer_step([CountedContribution(stepped(other, 2), 1.0)], mine=True)
     late.load_state(other.state())
     assert (late.version, late.weights().digest) == (1, other.weights().digest)
     torch.testing.assert_close(masters(late) - late._anchor, trained, rtol=0, atol=1e-7)
@@ -208,7 +208,7 @@ def test_a_contribution_that_was_sent_counts_as_part_of_anothers_state(folder: P
     mine = stepped(missed, 1)
     owed = missed._anchor - masters(missed)
     contribution.subtract(owed.numpy(), mine, missed.run.averaging.density)
-    other.outer_step([Counted(mine, 0.5), Counted(stepped(other, 2), 0.5)], mine=True)
+    other.outer_step([CountedContribution(mine, 0.5), CountedContribution(stepped(other, 2), 0.5)], mine=True)
     missed.load_state(other.state())
     assert torch.equal(masters(missed), other._anchor) and torch.equal(missed._residual, owed)
     assert not missed.has_steps
@@ -220,13 +220,13 @@ def test_a_learner_is_set_back_with_its_local_steps_and_what_it_sent(folder: Pat
         data = stepped(each, 1)
         stepped_once(each, 2)
     restore = one.restorer()
-    other.outer_step([Counted(stepped(other, 3), 1.0)], mine=True)
+    other.outer_step([CountedContribution(stepped(other, 3), 1.0)], mine=True)
     one.load(other.weights())
     one.load_state(other.state())
     restore()
     assert one.state() == again.state() and torch.equal(masters(one), masters(again))
     for each in (one, again):
-        each.outer_step([Counted(data, 1.0)], mine=True)
+        each.outer_step([CountedContribution(data, 1.0)], mine=True)
     assert one.contribution() == again.contribution()
 
 
@@ -239,7 +239,7 @@ def test_memory_that_ends_in_the_middle_of_a_step_takes_the_steps_alone(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     one = begun(folder)
-    one.outer_step([Counted(stepped(one, 1), 1.0)], mine=True)
+    one.outer_step([CountedContribution(stepped(one, 1), 1.0)], mine=True)
     release, state, owed = one.weights(), one.state(), one._residual.clone()
     stepped_once(one, 2)
     if sent:
@@ -261,7 +261,7 @@ def test_a_checkpoint_keeps_what_was_not_carried_and_leaves_out_steps_whose_grou
     folder: Path, tmp_path: Path
 ) -> None:
     one, again = begun(folder), begun(folder)
-    one.outer_step([Counted(stepped(one, 1), 1.0)], mine=True)
+    one.outer_step([CountedContribution(stepped(one, 1), 1.0)], mine=True)
     residual = one._residual.clone()
     one.step_locally(torch.randn(one.size, generator=torch.Generator().manual_seed(2)))
     one.save(tmp_path)
@@ -276,7 +276,7 @@ def test_a_checkpoint_leaves_out_what_was_sent(folder: Path, tmp_path: Path) -> 
     data = stepped(one, 1)
     one.save(tmp_path)
     again.restore(tmp_path)
-    one.outer_step([Counted(data, 1.0)], mine=True)
+    one.outer_step([CountedContribution(data, 1.0)], mine=True)
     assert again.contribution() == one.contribution()
 
 

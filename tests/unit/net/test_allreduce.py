@@ -13,8 +13,8 @@ import pytest
 import torch
 from hivemind.p2p import PeerID, ServicerBase
 
-from swarm.core.agreement.shares import Uplink, shares
-from swarm.core.gradient_checks.norm_screening import Claim
+from swarm.core.agreement.shares import AnnouncedLine, shares
+from swarm.core.gradient_checks.norm_screening import AnnouncedNorm
 from swarm.core.gradient_checks.step_recipe import Ingredient, MeanRecipe
 from swarm.net.averaging import allreduce
 from swarm.net.averaging.allreduce import Runner
@@ -49,7 +49,7 @@ def reduced(tensors, weights=None, codec="float16", announced=None, kinds=None, 
     ids = sorted((PeerID(os.urandom(34)) for _ in tensors), key=PeerID.to_bytes)
     norms = announced or [norm(tensor) for tensor in tensors]
     claims = {
-        me: Claim(weight, size, 0.0)
+        me: AnnouncedNorm(weight, size, 0.0)
         for me, weight, size in zip(ids, weights or [1.0] * len(ids), norms, strict=True)
     }
 
@@ -66,7 +66,7 @@ def reduced(tensors, weights=None, codec="float16", announced=None, kinds=None, 
                 codec=Codec(codec),
                 tensors=[buffer],
                 ordered_peer_ids=ids,
-                peer_fractions=tuple(shares(lines or [Uplink()] * len(ids))),
+                peer_fractions=tuple(shares(lines or [AnnouncedLine()] * len(ids))),
                 sender_timeout=2.0,
                 reducer_timeout=4.0,
                 part_size_bytes=1 << 14,
@@ -108,7 +108,7 @@ def test_the_reducer_of_a_part_ends_with_the_bytes_that_it_sent(codec, error):
 def test_a_slow_member_sends_its_own_parts_and_fast_ones_the_means(mbit, numel):
     one, two = draws(2, numel)
     tensors = [one, two, (one + two) / 2, (one + two) / 2][: len(mbit)]
-    lines = [Uplink(125_000 * rate) for rate in mbit]
+    lines = [AnnouncedLine(125_000 * rate) for rate in mbit]
     results = reduced(tensors, lines=lines, codec="none")
     torch.testing.assert_close(the_one(results), sum(tensors) / len(tensors), rtol=1e-5, atol=1e-5)
     parts, total = shares(lines), sum(shares(lines))
@@ -206,7 +206,7 @@ def test_a_part_is_added_up_while_the_one_before_it_is(monkeypatch):
 
     monkeypatch.setattr(allreduce, "combine", met)
     one, two = draws(2, 80_000)
-    results = reduced([one, two], lines=[Uplink(), Uplink(dial_only=True)])
+    results = reduced([one, two], lines=[AnnouncedLine(), AnnouncedLine(dial_only=True)])
     assert len(results[0][1].spans) % 2 == 0
     torch.testing.assert_close(the_one(results), (one + two) / 2, rtol=2e-3, atol=2e-3)
 
@@ -318,7 +318,7 @@ def test_the_same_tensors_make_the_same_mean_again(count, codec):
     tensors[0] *= 40  # beyond what its norm counts for
     weights, lines = (
         [1.0, 3.0, 0.7, 2.0][:count],
-        [Uplink(125_000 * rate) for rate in (20, 5, 100, 30)[:count]],
+        [AnnouncedLine(125_000 * rate) for rate in (20, 5, 100, 30)[:count]],
     )
     made = the_one(results := reduced(tensors, weights, codec, groups=8, lines=lines))
     order = results[0][1].ordered_peer_ids

@@ -17,8 +17,8 @@ from swarm.net.blobs.sources import (
     REST,
     SPREAD,
     STRIKES,
+    BlockSource,
     Question,
-    Source,
     choose,
     free,
     numbers,
@@ -30,9 +30,9 @@ from swarm.types import PeerId
 RNG = random.Random(1)
 
 
-def source(name: str, has: int = 0, pace: float = 0.0, under: tuple[Question, ...] = ()) -> Source:
+def source(name: str, has: int = 0, pace: float = 0.0, under: tuple[Question, ...] = ()) -> BlockSource:
     """One that said what it has."""
-    return Source(PeerId(name), has=has, known=True, pace=pace, under=[*under])
+    return BlockSource(PeerId(name), has=has, known=True, pace=pace, under=[*under])
 
 
 def question(wanted: int, began: float = 0.0, is_wide: bool = False) -> Question:
@@ -56,7 +56,7 @@ def test_a_source_is_at_hand_that_has_what_is_missing_and_does_not_rest() -> Non
 
 
 def test_a_source_that_is_asked_what_it_has_is_at_hand_while_it_may_answer_promptly() -> None:
-    one = Source(PeerId("one"))
+    one = BlockSource(PeerId("one"))
     assert not one.is_at_hand(0b1, 0.0), "nobody asked it"
     one.asked = 3.0
     assert one.is_at_hand(0b1, 3.0 + PROMPT / 2) and not one.is_at_hand(0b1, 3.0 + PROMPT)
@@ -90,7 +90,7 @@ def test_the_pace_of_a_source_is_smoothed_and_what_it_gives_ends_its_rests() -> 
 
 
 def test_a_source_that_answered_before_is_out_after_some_failures_and_another_one_at_once() -> None:
-    one, new = source("one"), Source(PeerId("new"))
+    one, new = source("one"), BlockSource(PeerId("new"))
     for _ in range(STRIKES - 1):
         one.failed("silent", 0.0, 0.0, RNG)
         assert not one.out and one.rest_until > 0.0 and one.turned_away

@@ -10,7 +10,7 @@ import pytest
 from nouns import NOW, release
 
 from peers import cli
-from swarm.core.group_accounts import Audit, audit
+from swarm.core.group_accounts import JournalAudit, audit
 from swarm.events import Adopted, Dropped, Found, Judged, Released, Returned, Snapped, Started, Stepped
 from swarm.journal import to_line
 from swarm.protocol import Role
@@ -151,7 +151,7 @@ def test_a_group_in_two_steps_that_make_the_same_weights_is_trained_once() -> No
     assert found.passed and found.once == 1
 
 
-def alike(*more: Any) -> Audit:
+def alike(*more: Any) -> JournalAudit:
     """What became of groups 1 and 2, of which two learners alone made the same version 1: no reward
     differed."""
     first = [admitted(1, 0), stepped(1, "0", 1, 1), released(1, "a", "0", 2)]
@@ -331,7 +331,7 @@ def test_a_peer_that_moved_with_its_disk_has_two_journals() -> None:
 
 
 def test_nothing_is_an_account_of_nothing() -> None:
-    assert audit([]) == Audit(0, 0, audit([]).refused, 0, (), {}, 0, (), (), ())
+    assert audit([]) == JournalAudit(0, 0, audit([]).refused, 0, (), {}, 0, (), (), ())
 
 
 def write(folder: Path, peer: str, *told: Any) -> None:

@@ -10,14 +10,14 @@ import pytest
 
 from lab import bench
 from lab.figures import comparison, table
-from lab.figures.table import Figure, Gap, Line, Machine, Results
+from lab.figures.table import Conditions, Figure, Gap, Line, Results
 from lab.rows import faults, groups, memory
 from lab.rows.simulated import busy
 from lab.swarms.fault_trials import Report
 from peers.errors import WrongUsage
-from swarm.core.group_accounts import Audit
+from swarm.core.group_accounts import JournalAudit
 
-QUIET, BUSY = (Machine(cores=2, load=load, seconds=9.0) for load in (0.1, 3.0))
+QUIET, BUSY = (Conditions(cores=2, load=load, seconds=9.0) for load in (0.1, 3.0))
 STEADY = (99.0, 100.0, 101.0)
 
 
@@ -25,11 +25,11 @@ def figure(value: float, unit: str = "groups/s", **fields: object) -> Figure:
     return Figure(**({"row": "groups", "what": "admitted", "value": value, "unit": unit} | fields))
 
 
-def results(*lines: Line, machine: Machine = QUIET) -> Results:
+def results(*lines: Line, machine: Conditions = QUIET) -> Results:
     return Results(machine=machine, figures=list(lines))
 
 
-def worse(before: Figure, after: Figure, machine: Machine = QUIET) -> bool:
+def worse(before: Figure, after: Figure, machine: Conditions = QUIET) -> bool:
     return bool(comparison.worse(comparison.changes(results(before), results(after, machine=machine))))
 
 
@@ -111,8 +111,8 @@ def faults_row(found: Report) -> list[Figure]:
 
 
 def test_a_swarm_that_stands_still_and_loses_groups_is_worse_than_one_that_does_not() -> None:
-    lost = Audit(9, 5, Counter(), 2, ("aa",), {"bb": (3, 4)}, 7, (), (), ())
-    fine = Audit(9, 9, Counter(), 0, (), {}, 7, (), (), ())
+    lost = JournalAudit(9, 5, Counter(), 2, ("aa",), {"bb": (3, 4)}, 7, (), (), ())
+    fine = JournalAudit(9, 9, Counter(), 0, (), {}, 7, (), (), ())
     bad = Report(groups=lost, stuck="no version", left=["p2pd 7"], ended=["seed"], differing={7: {"a", "b"}})
     old, new = faults_row(Report(groups=fine)), faults_row(bad)
     found = comparison.worse(comparison.changes(results(*old), results(*new, machine=BUSY)))

@@ -12,7 +12,7 @@ import pytest
 from peers.build.joining import spec_transfer
 from peers.build.joining.connect_retry import Entering
 from peers.commands.doctor import run_checks
-from peers.errors import Unreached
+from peers.errors import NoPeerAnswers
 from swarm.frames import wire
 from swarm.membership import invite
 from swarm.net.ports import NOTHING_CAME, Refused, Silent
@@ -67,7 +67,7 @@ def test_a_joiner_that_gets_small_answers_alone_is_told_so(
     entering = Entering(tmp_path, once=True, has_run=False)
     entering.node = node
     fetch = partial(spec_transfer.fetch_spec, node, [SEED], RUN, tmp_path)
-    with pytest.raises(Unreached, match="sent nothing for 30 s") as failed:
+    with pytest.raises(NoPeerAnswers, match="sent nothing for 30 s") as failed:
         asyncio.run(entering.until_had(fetch))
     assert ("drops large packets" in str(failed.value)) is is_told
 
@@ -87,6 +87,6 @@ def test_the_doctor_says_what_to_do_where_small_answers_alone_come(
     monkeypatch.setattr(one, "_clock", nothing)
     monkeypatch.setattr(one, "_shown", lambda node: node)
     node: Any = NarrowNode(small)
-    assert asyncio.run(one._asked(node)) == Unreached.code
+    assert asyncio.run(one._asked(node)) == NoPeerAnswers.code
     (found,) = one._found
     assert (found.check, found.level, bool(found.todo)) == ("run", "fail", is_told)

@@ -328,7 +328,7 @@ def test_a_wrong_guess_of_memory_lowers_the_next_one(
     guess = lambda _: Speed(1e12, 1e11, 1e-6)  # noqa: E731
     row = fit.row(case, "sampler", "float32", guess)
     monkeypatch.setattr(
-        probe, "run", lambda job, timeout: probe.Outcome(failed="memory", detail="cannot allocate")
+        probe, "run", lambda job, timeout: probe.ProbeResult(failed="memory", detail="cannot allocate")
     )
     failed = measure.measure(case, models["llama"], row, guess)
     assert failed.fits == "no" and "more memory than there is" in failed.why
@@ -377,7 +377,7 @@ def test_a_memory_factor_rises_at_once_and_falls_by_halves(tmp_path: Path) -> No
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device of which the speed is known."""
     monkeypatch.setattr(
-        probe, "run", lambda job, timeout: probe.Outcome(flops=1e12, bandwidth=1e11, launch=1e-6)
+        probe, "run", lambda job, timeout: probe.ProbeResult(flops=1e12, bandwidth=1e11, launch=1e-6)
     )
 
 

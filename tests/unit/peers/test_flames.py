@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lab import flames
-from lab.flames import Process
+from lab.flames import ProfiledProcess
 
 RAW = """\
 process 7:"python -m peers.cli join";thread (7): MainThread;main (peers/cli.py:36);work (a.py:1) 3
@@ -29,9 +29,9 @@ def test_stacks_are_those_of_the_innermost_process_without_threads_that_wait() -
 def test_a_process_is_as_wide_as_its_cpu_and_its_stacks_split_that(tmp_path: Path) -> None:
     stacks = flames.read(RAW)
     processes = [
-        Process("peers.cli", 4.0, stacks[7]),
-        Process("engine", 2.0, stacks[8]),
-        Process("p2pd", 2.0, {}),
+        ProfiledProcess("peers.cli", 4.0, stacks[7]),
+        ProfiledProcess("engine", 2.0, stacks[8]),
+        ProfiledProcess("p2pd", 2.0, {}),
     ]
     root = flames.tree(processes)
     assert root.seconds == pytest.approx(8.0)

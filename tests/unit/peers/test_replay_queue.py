@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from nouns import group
 
-from peers.audits.replay_queue import UNPROVEN, WAITING, Drawn, ReplayQueue
-from peers.audits.shown_groups import Shown
+from peers.audits.replay_queue import UNPROVEN, WAITING, QueuedReplay, ReplayQueue
+from peers.audits.shown_groups import AccusedGroup
 from swarm.core.audits.accusations import Claim
 from swarm.storage.blocks import Blocks
 from swarm.storage.weights import Weights
@@ -16,14 +16,14 @@ from swarm.types import Digest, PeerId
 NEW, KNOWN = PeerId("new"), PeerId("known")
 
 
-def drawn(number: int, sampler: PeerId) -> Drawn:
-    return Drawn(group(number, sampler=sampler), b"", "", Weights(0, Blocks.of(b"weights")))
+def drawn(number: int, sampler: PeerId) -> QueuedReplay:
+    return QueuedReplay(group(number, sampler=sampler), b"", "", Weights(0, Blocks.of(b"weights")))
 
 
-def accused_of(number: int, sampler: PeerId) -> Drawn:
+def accused_of(number: int, sampler: PeerId) -> QueuedReplay:
     one = drawn(number, sampler)
     claim = Claim(sampler, Digest(f"{number:064x}"), 0, Digest(""))
-    return replace(one, shown=Shown(PeerId("auditor"), claim, one.group, b"", ""))
+    return replace(one, shown=AccusedGroup(PeerId("auditor"), claim, one.group, b"", ""))
 
 
 def test_a_newcomer_s_first_group_comes_before_all_that_wait_longer() -> None:

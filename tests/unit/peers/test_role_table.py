@@ -7,17 +7,17 @@ from pkgutil import resolve_name
 
 import pytest
 
-from swarm.protocol import ROLES, Policy, Role
+from swarm.protocol import ROLES, PolicyUse, Role
 
 GIVEN = {
-    Policy.TRAINED: 6,
-    Policy.SAMPLED: 4,
-    Policy.USED: 3,
-    Policy.REPLAYED: 4,
-    Policy.KEPT: 2,
-    Policy.UNUSED: 2,
+    PolicyUse.TRAINED: 6,
+    PolicyUse.SAMPLED: 4,
+    PolicyUse.USED: 3,
+    PolicyUse.REPLAYED: 4,
+    PolicyUse.KEPT: 2,
+    PolicyUse.UNUSED: 2,
 }
-"""What a program is built from, by number: `Policy` says what they are."""
+"""What a program is built from, by number: `PolicyUse` says what they are."""
 
 
 @pytest.mark.parametrize("role", Role)
@@ -25,4 +25,4 @@ def test_every_role_has_a_program_that_is_built_from_what_its_row_says(role: Rol
     row = ROLES[role]
     program = resolve_name(row.program)
     inspect.signature(program).bind(*range(GIVEN[row.policy]))
-    assert row.policy is Policy.UNUSED or inspect.iscoroutinefunction(program.run)
+    assert row.policy is PolicyUse.UNUSED or inspect.iscoroutinefunction(program.run)
