@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from learner_batches import batch, gradient, learner, model, policy, settings
+from rows import each_once, nightly
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -126,13 +127,11 @@ SMALL: dict[str, dict[str, Any]] = {
 """Of models beside FAMILIES: layers that are no nn.Linear, or have a bias, a head that is the embedding."""
 
 MERGED = [
-    *((family, targets) for family in FAMILIES for targets in (adapters.ALL, "lm_head", "q_proj,lm_head")),
-    ("gpt2", adapters.ALL),
+    *each_once(FAMILIES, (adapters.ALL, "lm_head", "q_proj,lm_head")),
     ("gpt2", "c_attn,lm_head"),
     ("gpt_neox", adapters.ALL),
-    ("gpt_neox", "dense,lm_head"),
-    ("qwen2", adapters.ALL),
     ("qwen2", "lm_head,down_proj"),
+    *nightly([("gpt2", adapters.ALL), ("gpt_neox", "dense,lm_head"), ("qwen2", adapters.ALL)]),
 ]
 
 

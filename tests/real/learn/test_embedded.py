@@ -46,6 +46,7 @@ def accuracy(engine: HfEngine, source: tasks.TaskSource, n: int = 512) -> float:
     return float(np.mean([source.reward(task, text) for task, text in zip(held_out, answers, strict=True)]))
 
 
+@pytest.mark.nightly
 def test_the_warm_start_answers_about_a_third(folder: Path) -> None:
     assert 0.25 < accuracy(engine_of(folder), tasks.source(TaskSettings(name="digit-sums"), 1)) < 0.5
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rows import nightly
 from transformers import PreTrainedTokenizerFast
 
 from swarm.learn.models import model, model_limits, tiny, tokenization
@@ -153,10 +154,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "digits": {"hidden_size": 10**30},
     "types of layers": {"layer_types": ["full_attention"] * 10**5, "num_hidden_layers": 10**5},
 }
+OFTEN = ("width", "heads", "digits")
 
 
 @pytest.mark.parametrize(
-    ("kind", "weights"), [*((kind, False) for kind in CONFIGS), ("width", True), ("rows", True)]
+    ("kind", "weights"),
+    [
+        *((kind, False) for kind in OFTEN),
+        ("width", True),
+        *nightly([*((kind, False) for kind in sorted(CONFIGS.keys() - OFTEN)), ("rows", True)]),
+    ],
 )
 def test_a_config_that_asks_for_more_than_its_weights_is_refused(
     folder: Path, kind: str, weights: bool

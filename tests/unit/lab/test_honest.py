@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from rows import nightly
 
 from lab.studies.experiments import key
 from lab.studies.liars import honest
@@ -16,8 +17,13 @@ def mixed(sampled: str, replayed: str, temperature: float = 1.0) -> Mixed:
     )
 
 
-@pytest.mark.parametrize("replayed", ["float32", "bfloat16"])
-@pytest.mark.parametrize("sampled", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("sampled", "replayed"),
+    [
+        ("float32", "bfloat16"),
+        *nightly([("bfloat16", "float32"), ("float32", "float32"), ("bfloat16", "bfloat16")]),
+    ],
+)
 def test_honest_groups_of_every_pair_of_precisions_are_replayed_and_nobody_is_suspended(
     sampled: str, replayed: str
 ) -> None:
@@ -36,7 +42,7 @@ def test_a_sampler_that_is_hotter_is_suspended_in_the_same_swarm() -> None:
     assert "bfloat16, float32, at temperature 1.1" in text and "| 1 of 1 |" in text
 
 
-@pytest.mark.parametrize(("sampled", "pays"), [("float32", 0.9), ("bfloat16", 1.2)])
+@pytest.mark.parametrize(("sampled", "pays"), [("float32", 0.9), *nightly([("bfloat16", 1.2)])])
 def test_a_sampler_that_steers_within_the_tolerance_is_set_aside_and_does_so_in_more_than_one_group(
     sampled: str, pays: float
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from learner_batches import learner, model, settings
+from rows import nightly
 from torch import Tensor
 
 from swarm.learn.files import checkpoint
@@ -20,11 +21,8 @@ from swarm.storage.weights import Weights
 
 STEPS = 40
 KINDS = [
-    pytest.param("full", "float32", marks=pytest.mark.nightly),
     ("full", "bfloat16"),
-    pytest.param("lora", "float32", marks=pytest.mark.nightly),
-    ("lora", "bfloat16"),
-    ("qlora", "bfloat16"),
+    *nightly([("full", "float32"), ("lora", "float32"), ("lora", "bfloat16"), ("qlora", "bfloat16")]),
 ]
 Either = Learner | ShardedLearner
 

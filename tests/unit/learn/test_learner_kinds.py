@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from learner_batches import KINDS, Batch, batch, gradient, learner, model, preference, settings
+from rows import each_once, nightly
 
 from swarm.learn.files import checkpoint, weights
 from swarm.learn.learners.gradient_accumulator import SKETCH, cosine
@@ -39,8 +40,7 @@ def some(of: Learner, groups: int = 6, seed: int = 0) -> Batch:
     return batch(of.policy, groups, seed)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("training", KINDS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "training"), each_once(FAMILIES, KINDS))
 def test_every_kind_of_training_makes_rewarded_completions_likelier(
     folders: dict[str, Path], family: str, training: str
 ) -> None:
@@ -52,7 +52,7 @@ def test_every_kind_of_training_makes_rewarded_completions_likelier(
     assert preference(one, made) > before + 0.1
 
 
-@pytest.mark.parametrize("training", KINDS)
+@pytest.mark.parametrize("training", ["qlora", *nightly(["full", "lora"])])
 def test_bfloat16_learns_as_well(folders: dict[str, Path], training: str) -> None:
     one = begun(folders["qwen3"], training, dtype="bfloat16", lr=3e-3, optimizer="adamw8bit")
     made = some(one)
@@ -103,14 +103,21 @@ def test_an_adapters_gradient_is_autograds(folders: dict[str, Path]) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit"])
 @pytest.mark.parametrize(
-    ("training", "dtype"),
+    ("training", "dtype", "optimizer"),
     [
-        ("full", "float32"),
-        ("full", "bfloat16"),
-        ("lora", "bfloat16"),
-        ("qlora", "float32"),
+        ("full", "bfloat16", "adamw8bit"),
+        ("lora", "bfloat16", "adamw"),
+        ("qlora", "float32", "adamw8bit"),
+        *nightly(
+            [
+                ("full", "bfloat16", "adamw"),
+                ("full", "float32", "adamw"),
+                ("full", "float32", "adamw8bit"),
+                ("lora", "bfloat16", "adamw8bit"),
+                ("qlora", "float32", "adamw"),
+            ]
+        ),
     ],
 )
 def test_a_restored_learner_of_any_kind_goes_on_exactly_where_it_was(

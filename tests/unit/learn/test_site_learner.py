@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 from learner_batches import model, policy, settings
+from rows import nightly
 
 from swarm.learn.files import checkpoint
 from swarm.learn.learners import contribution
@@ -20,7 +21,7 @@ from swarm.settings.config import Averaging
 from swarm.storage.image import Draft
 from swarm.storage.weights import Weights
 
-KINDS = [("full", "float32"), ("full", "bfloat16"), ("lora", "float32"), ("qlora", "bfloat16")]
+KINDS = [("full", "float32"), ("qlora", "bfloat16"), *nightly([("full", "bfloat16"), ("lora", "float32")])]
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import mean
 
 import pytest
+from rows import nightly
 
 from peers.commands import sim
 from swarm.events import Event, Heard, Trained
@@ -47,7 +48,9 @@ def told_with(delay: Delay) -> tuple[Lag, float]:
     return Lag(**causes), mean(event.metrics["lag_seconds"] for event in late if isinstance(event, Trained))
 
 
-@pytest.mark.parametrize("delay", [Delay(), Delay(policy=constant(7.0)), Delay(upload=constant(7.0))])
+@pytest.mark.parametrize(
+    "delay", [Delay(policy=constant(7.0)), *nightly([Delay(), Delay(upload=constant(7.0))])]
+)
 def test_the_five_causes_add_up_to_the_age_at_training(delay: Delay) -> None:
     lag, age = told_with(delay)
     assert min(lag.download, lag.queue, lag.generation, lag.upload, lag.inbox) > 0

@@ -167,6 +167,7 @@ def _number(answer: str) -> str:
 # --- docs/presets.md ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_the_pages_memory_is_what_fit_predicts(tmp_path: Path) -> None:
     span = r"([\d.]+) to ([\d.]+) GB \|"
     stated = re.findall(rf"^\| `([\w.-]+)` \| (\w+) \| (\w+) \| {span} {span}", PAGE, re.MULTILINE)
