@@ -10,7 +10,7 @@ In come the journals of any peers; facts that none records are a gap. A peer's l
 its own journal, whatever its clock; reports of other peers begin none. A release counts where its publisher's
 own journal has it, where another peer took it, or where a release that counts is made of it: any learner can
 announce any version. A group is lost when no peer that had it in its last life trained, refused or still
-holds it: groups found on a disk are held until their learner's next step. A learner's own view of its groups
+holds it: groups found on a disk are held until their learner's next step from a release of the line. A learner's own view of its groups
 after a crash does not count: steps are compared with the releases that count. So a group that a learner drops
 as trained by its own step, which it merged, is held until its next step, too: that policy may be lost with
 it.
@@ -98,6 +98,8 @@ class Account:
     """Learner -> groups that it holds in this life."""
     found: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Learner -> groups on its disk that it did not take up yet, or not again."""
+    beside: dict[PeerId, dict[Point, set[str]]] = field(default_factory=lambda: defaultdict(dict))
+    """Learner -> release that it stepped from in this life -> the groups that it had found until then."""
     stepped: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Learner -> groups of its own steps."""
     dropped: dict[str, str] = field(default_factory=dict)
@@ -116,7 +118,7 @@ class Account:
             case Stepped():
                 self.takers[event.version - 1, event.parent].add(event.peer)
                 self.steps[event.version, event.parent, event.members][event.peer].append(event)
-                self.found[event.peer].clear()
+                self.beside[event.peer][event.version - 1, event.parent] = self.found.pop(event.peer, set())
                 self.stepped[event.peer].update(event.groups)
             case Judged() if event.verdict is Verdict.ADMIT:
                 self.admitted[event.group] = None
@@ -126,8 +128,8 @@ class Account:
             case Returned():
                 self.held[event.peer].update(event.groups)
             case Started():
-                self.held[event.peer].clear()
-                self.found[event.peer].clear()
+                for groups in (self.held, self.found, self.beside):
+                    groups.pop(event.peer, None)
             case Dropped():
                 self.held[event.peer].difference_update(event.groups)
                 self.found[event.peer].difference_update(event.groups)
@@ -173,6 +175,12 @@ class Account:
                 merged += [each.merged for each in same if each.merged]
                 point = point[0] - 1, _add(same, found)
         return found
+
+    def held_beside(self, line: Line) -> set[str]:
+        """Groups on the disks of learners that stepped beside the line alone since they found them: each
+        returns them as soon as it takes the line's policy."""
+        alone = (its for its in self.beside.values() if not any(at in line or at[0] == 0 for at in its))
+        return set[str]().union(*(groups for its in alone for groups in its.values()))
 
     def _of(self, point: Point) -> list[Release]:
         return [one for one in self.releases.get(point[0], ()) if one.weights == point[1]]
@@ -281,7 +289,8 @@ def audit(*journals: Iterable[AnyEvent]) -> JournalAudit:
     account = Account()
     for event in heapq.merge(*([*_told(journal)] for journal in journals), key=lambda event: event.at):
         account.take(event)
-    line, held = account.line(), set[str]().union(*account.held.values(), *account.found.values())
+    line = account.line()
+    held = set[str]().union(*account.held.values(), *account.found.values(), account.held_beside(line))
     trained = account.trained(line)
     doubled = _doubled(trained, line)
     untrained = [group for group in account.admitted if short(group) not in trained]

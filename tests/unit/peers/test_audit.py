@@ -106,6 +106,14 @@ def test_what_a_learner_finds_on_its_disk_is_lost_where_it_steps_and_did_not_tak
     assert audit([*found, Returned(at=NOW + 6, peer=ONE, groups=(name(3),)), step]).waiting == 1
 
 
+def test_a_learner_holds_what_it_found_until_it_steps_from_a_release_of_the_line() -> None:
+    line = [released(1, "b", "0", 3, TWO), released(2, "c", "b", 6, TWO)]
+    found = [*GOOD[:3], *line, started(5), Found(at=NOW + 5, peer=ONE, groups=(name(1), name(2)))]
+    beside = [*found, stepped(2, "a", 7)]
+    assert audit(beside).waiting == 2 and audit(beside).passed
+    assert audit([*beside, stepped(3, "c", 8)]).lost == (name(1), name(2))
+
+
 def test_a_group_that_is_refused_for_a_reason_is_not_lost_and_a_duplicate_of_nothing_is() -> None:
     assert audit([*GOOD, admitted(3, 4), dropped(3, 5, "expired")]).refused == {"expired": 1}
     assert audit([*GOOD, admitted(3, 4), dropped(3, 5, "duplicate")]).lost == (name(3),)
