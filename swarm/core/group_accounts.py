@@ -10,10 +10,10 @@ In come the journals of any peers; facts that none records are a gap. A peer's l
 its own journal, whatever its clock; reports of other peers begin none. A release counts where its publisher's
 own journal has it, where another peer took it, or where a release that counts is made of it: any learner can
 announce any version. A group is lost when no peer that had it in its last life trained, refused or still
-holds it: groups found on a disk are held until their learner's next step from a release of the line. A learner's own view of its groups
-after a crash does not count: steps are compared with the releases that count. So a group that a learner drops
-as trained by its own step, which it merged, is held until its next step, too: that policy may be lost with
-it.
+holds it: groups found on a disk are held until their learner's next step from a release of the line. A
+learner's own view of its groups after a crash does not count: steps are compared with the releases that
+count. So a group that a learner drops as trained by its own step, which it merged, is held until its next
+step, too: that policy may be lost with it.
 """
 
 from __future__ import annotations
@@ -128,8 +128,7 @@ class Account:
             case Returned():
                 self.held[event.peer].update(event.groups)
             case Started():
-                for groups in (self.held, self.found, self.beside):
-                    groups.pop(event.peer, None)
+                self._begin_life(event.peer)
             case Dropped():
                 self.held[event.peer].difference_update(event.groups)
                 self.found[event.peer].difference_update(event.groups)
@@ -138,6 +137,10 @@ class Account:
                 self.dropped |= dict.fromkeys(event.groups, event.why)
             case _:
                 pass
+
+    def _begin_life(self, peer: PeerId) -> None:
+        for groups in (self.held, self.found, self.beside):
+            groups.pop(peer, None)
 
     @cached_property
     def releases(self) -> dict[int, list[Release]]:
