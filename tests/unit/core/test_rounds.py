@@ -18,14 +18,6 @@ from swarm.core.agreement.rounds import (
     diagram,
 )
 
-PAIRS = list(product(State, Cause))
-
-
-def at(state: State) -> Round:
-    here = Round()
-    here.state = state
-    return here
-
 
 def reachable(start: State) -> set[State]:
     found, todo = {start}, [start]
@@ -38,20 +30,21 @@ def reachable(start: State) -> set[State]:
     return found
 
 
-@pytest.mark.parametrize(("state", "cause"), [pair for pair in PAIRS if pair in TABLE])
-def test_a_pair_of_the_table_moves_and_commands(state: State, cause: Cause) -> None:
-    here = at(state)
-    command = here.advance(cause)
-    assert (here.state, command) == TABLE[state, cause]
-
-
-@pytest.mark.parametrize(("state", "cause"), [pair for pair in PAIRS if pair not in TABLE])
-def test_any_other_pair_is_refused_with_both_names_and_changes_nothing(state: State, cause: Cause) -> None:
-    here = at(state)
-    with pytest.raises(IllegalMove) as refusal:
-        here.advance(cause)
-    assert f"'{cause.value}'" in str(refusal.value) and f"'{state.value}'" in str(refusal.value)
-    assert here.state is state
+@pytest.mark.parametrize("table", [TABLE, SITES], ids=["table", "sites"])
+def test_a_pair_of_the_table_moves_and_commands_and_any_other_is_refused_and_changes_nothing(
+    table: dict[tuple[State, Cause], tuple[State, Command]],
+) -> None:
+    for state, cause in product(State, Cause):
+        here = Round(table)
+        here.state = state
+        if (state, cause) in table:
+            command = here.advance(cause)
+            assert (here.state, command) == table[state, cause], (state, cause)
+            continue
+        with pytest.raises(IllegalMove) as refusal:
+            here.advance(cause)
+        assert str(refusal.value) == f"'{cause.value}' cannot happen while '{state.value}'"
+        assert here.state is state, (state, cause)
 
 
 def test_every_state_is_reached_from_the_start() -> None:

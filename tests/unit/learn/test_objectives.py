@@ -1,9 +1,10 @@
-"""What holds for every objective, whatever its formula (`test_methods` has the formulas), and where a method
-is another one."""
+"""What holds for every objective, whatever its formula (`test_methods` has the formulas): of each part once,
+and of six whole methods. And where a method is another one."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import fields, replace
 from itertools import pairwise
 
@@ -11,15 +12,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from objective_parts import METHODS, PARTS, having
 from torch import Tensor
 
-from swarm.learn.kl import KL_SLOPES
 from swarm.learn.learners.batch import view_of
-from swarm.learn.objectives import OBJECTIVES, Batch, Objective, Total, loss, merge, objective, weights
-from swarm.learn.parts import CENTRES, REDUCTIONS
+from swarm.learn.objectives import OBJECTIVES, Batch, Loss, Objective, Total, loss, merge, objective, weights
+from swarm.learn.parts import CENTRES, REDUCTIONS, Kl
 
-ALL = sorted(OBJECTIVES)
-EXPECTATIONS = {name for name in ALL if OBJECTIVES[name].ratio.kind == "group-expectation"}
+EVERY = PARTS | METHODS
 ROWS = ("logp", "logq", "mask", "reward", "group", "prox", "ref", "lag", "entropy")
 few = settings(max_examples=4)
 seeds = st.integers(0, 1000)
@@ -50,210 +50,185 @@ def rows(batch: Batch, chosen: Tensor) -> Batch:
     return replace(batch, **{name: getattr(batch, name)[chosen] for name in ROWS})
 
 
-def gradient(method: Objective, batch: Batch) -> Tensor:
+def learned(method: Objective, batch: Batch) -> tuple[Loss, Tensor]:
+    """The loss and its gradient."""
     logp = batch.logp.clone().requires_grad_(True)
-    loss(method, replace(batch, logp=logp)).value.backward()
+    found = loss(method, replace(batch, logp=logp))
+    found.value.backward()
     assert logp.grad is not None
-    return logp.grad
+    return found._replace(value=found.value.detach()), logp.grad
+
+
+def gradient(method: Objective, batch: Batch) -> Tensor:
+    return learned(method, batch)[1]
+
+
+def each(names: Collection[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", names)
 
 
 def phi_of(name: str, batch: Batch, **options: float | str | bool) -> Tensor:
     return weights(objective(name, options), batch)[1]
 
 
-# --- of every method ----------------------------------------------------------------------------------------
+# --- of every part ------------------------------------------------------------------------------------------
 
 
 def test_rows_are_all_there_is_in_a_batch() -> None:
     assert {f.name for f in fields(Batch)} == {*ROWS, "horizon", "total"}
 
 
-@pytest.mark.parametrize("name", ALL)
-@few
-@given(seed=seeds)
-def test_the_order_of_samples_does_not_matter(name: str, seed: int) -> None:
-    batch = make(seed)
-    order = torch.randperm(len(batch.reward), generator=torch.Generator().manual_seed(seed))
-    shuffled = gradient(OBJECTIVES[name], rows(batch, order))
-    torch.testing.assert_close(shuffled, gradient(OBJECTIVES[name], batch)[order], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize(
-    "options", [{"kl": 0.1}, {"kl": 0.1, "kl_against": "ref", "reduce": "prompt-mean"}], ids=["", "ref"]
-)
-@few
-@given(seed=seeds, cuts=st.sets(st.integers(1, 3), min_size=1))
-def test_whole_or_in_micro_batches_the_gradient_and_the_metrics_are_the_same(
-    name: str, options: dict[str, float | str | bool], seed: int, cuts: set[int]
-) -> None:
-    sizes, method = (4, 2, 1, 3), objective(name, options)
-    batch = make(seed, sizes)
-    edges = [0, *(sum(sizes[:cut]) for cut in sorted(cuts)), sum(sizes)]
-    starts = [sum(sizes[:k]) for k in range(5)]
-    lengths, rewards = (
-        [v[a:b].tolist() for a, b in pairwise(starts)] for v in (batch.mask.sum(-1), batch.reward)
+@each(EVERY)
+def test_whole_or_in_micro_batches_in_any_order_the_gradient_and_the_metrics_are_the_same(name: str) -> None:
+    sizes, method = (4, 2, 1, 3), EVERY[name]
+    batch, starts = make(1, sizes), [0, 4, 6, 7, 10]
+    total = Total.of(
+        *([v[a:b].tolist() for a, b in pairwise(starts)] for v in (batch.mask.sum(-1), batch.reward))
     )
-    total = Total.of(lengths, rewards)
-    chunks = [replace(rows(batch, torch.arange(a, b)), total=total) for a, b in pairwise(edges)]
-    parts, whole = [loss(method, chunk) for chunk in chunks], loss(method, batch)
-    torch.testing.assert_close(
-        torch.cat([gradient(method, c) for c in chunks]), gradient(method, batch), rtol=1e-4, atol=1e-6
-    )
-    torch.testing.assert_close(sum(part.value for part in parts), whole.value, rtol=1e-4, atol=1e-5)
-    assert merge(parts) == pytest.approx(whole.metrics, rel=1e-4, abs=1e-6)
+    gen = torch.Generator().manual_seed(1)
+    micro = [torch.arange(a, b)[torch.randperm(b - a, generator=gen)] for a, b in pairwise([0, 4, 7, 10])]
+    whole, grad = learned(method, batch)
+    parts = [learned(method, replace(rows(batch, chosen), total=total)) for chosen in micro]
+    for chosen, (_, part) in zip(micro, parts, strict=True):
+        torch.testing.assert_close(part, grad[chosen], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(sum(part.value for part, _ in parts), whole.value, rtol=1e-4, atol=1e-5)
+    assert merge([part for part, _ in parts]) == pytest.approx(whole.metrics, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_equal_rewards_teach_nothing_but_reinforce(name: str) -> None:
-    batch = replace(make(2), reward=torch.full((8,), 0.3))
-    grad = gradient(objective(name, {"kl": 0}), batch)
-    assert bool(grad.any()) == (name == "reinforce")
-    assert loss(OBJECTIVES[name], batch).metrics["flat"] == 1.0
+@each([*having("centre", "scale", "reduce"), *METHODS])
+def test_equal_rewards_or_a_group_of_one_teach_nothing_but_where_nothing_is_a_baseline(name: str) -> None:
+    method = replace(EVERY[name], kl=Kl())
+    equal = replace(make(2), reward=torch.full((8,), 0.3))
+    alone = replace(make(3, (1, 1, 1)), reward=torch.tensor([1.0, 0.0, 0.5]))
+    for batch in (equal, alone):
+        found, grad = learned(method, batch)
+        assert torch.isfinite(grad).all()
+        assert bool(grad.any()) == (name == "centre=none")
+        assert found.metrics["flat"] == 1.0
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_group_of_one_teaches_nothing_but_reinforce(name: str) -> None:
-    batch = replace(make(3, (1, 1, 1)), reward=torch.tensor([1.0, 0.0, 0.5]))
-    grad = gradient(objective(name, {"kl": 0}), batch)
-    assert torch.isfinite(grad).all()
-    assert bool(grad.any()) == (name == "reinforce")
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("against", ["sampler", "ref"])
-def test_what_lies_behind_the_mask_is_never_read(name: str, against: str) -> None:
-    batch, method = make(4), objective(name, {"kl": 0.1, "kl_against": against})
+@each(EVERY)
+def test_what_lies_behind_the_mask_is_never_read_however_much_it_is(name: str) -> None:
+    batch, method = make(4), EVERY[name]
     dirt = {"logp": math.nan, "logq": math.inf, "prox": math.nan, "ref": -math.inf, "entropy": math.nan}
-    spoiled = replace(
-        batch, **{f: getattr(batch, f).masked_fill(batch.mask == 0, bad) for f, bad in dirt.items()}
-    )
-    assert torch.equal(gradient(method, spoiled), gradient(method, batch))
-    assert loss(method, spoiled).metrics == loss(method, batch).metrics
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_more_padding_changes_nothing(name: str) -> None:
-    batch, wider = make(5), make(5)
-    for field in ("logp", "logq", "mask", "prox", "ref", "entropy"):
-        wider = replace(wider, **{field: torch.nn.functional.pad(getattr(batch, field), (0, 5))})
+    wide = {f: torch.nn.functional.pad(getattr(batch, f), (0, 5)) for f in (*dirt, "mask")}
+    wider = replace(batch, **wide)
+    behind = wide["mask"] == 0
+    filled = replace(wider, **{f: wide[f].masked_fill(behind, bad) for f, bad in dirt.items()})
+    (clean, grad), (dirty, same) = learned(method, wider), learned(method, filled)
+    assert torch.equal(same, grad)
+    assert dirty.metrics == clean.metrics
     assert batch.mask.sum(-1).unique().numel() > 2
-    torch.testing.assert_close(gradient(OBJECTIVES[name], wider)[:, :6], gradient(OBJECTIVES[name], batch))
+    torch.testing.assert_close(grad[:, :6], gradient(method, batch))
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_weights_are_those_of_float32_whatever_comes_in(name: str, dtype: torch.dtype) -> None:
-    batch, method = make(6), OBJECTIVES[name]
-    tensors = {
-        f: getattr(batch, f).to(dtype) for f in ("logp", "logq", "mask", "reward", "prox", "ref", "entropy")
-    }
-    narrow, single = (
-        replace(batch, **tensors),
-        replace(batch, **{f: value.float() for f, value in tensors.items()}),
-    )
-    for mine, expected in zip(weights(method, narrow), weights(method, single), strict=True):
-        assert mine.dtype == torch.float32
-        assert torch.equal(mine, expected)
-    assert float(loss(method, narrow).value) == float(loss(method, single).value)
-    grad = gradient(method, narrow)
-    torch.testing.assert_close(grad, gradient(method, single).to(dtype), rtol=1e-6, atol=1e-9)
+@each(["plain", "trust=decoupled against=prox dual=5.0", "kl=0.1 kl_against=ref", *METHODS])
+def test_weights_are_those_of_float32_whatever_comes_in(name: str) -> None:
+    batch, method = make(6), EVERY[name]
+    read = ("logp", "logq", "mask", "reward", "prox", "ref", "entropy")
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        tensors = {f: getattr(batch, f).to(dtype) for f in read}
+        narrow = replace(batch, **tensors)
+        single = replace(batch, **{f: value.float() for f, value in tensors.items()})
+        for mine, expected in zip(weights(method, narrow), weights(method, single), strict=True):
+            assert mine.dtype == torch.float32
+            assert torch.equal(mine, expected)
+        (found, grad), (true, expected) = learned(method, narrow), learned(method, single)
+        assert float(found.value) == float(true.value)
+        torch.testing.assert_close(grad, expected.to(dtype), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("shift", [5.0, 60.0])
-def test_policies_far_apart_leave_everything_finite(name: str, shift: float) -> None:
-    batch = make(7, length=40, shift=shift)
-    batch = replace(
-        batch, logp=batch.logq + shift * torch.randn(8, 40, generator=torch.Generator().manual_seed(1))
-    )
-    assert torch.isfinite(gradient(objective(name, {"kl": 0.1}), batch)).all()
-    outcome = loss(OBJECTIVES[name], batch)
-    assert torch.isfinite(outcome.value) and all(math.isfinite(v) for v in outcome.metrics.values())
+# --- policies far apart, and what cannot have been sampled --------------------------------------------------
+
+APART = [*having("centre", "ratio", "trust", "veto", "kl"), *METHODS]
 
 
-# --- what cannot have been sampled --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize(
-    ("side", "bad"), [("logp", -math.inf), ("both", -math.inf), ("logq", -math.inf), ("logq", math.nan)]
-)
-def test_an_impossible_token_leaves_everything_finite(name: str, side: str, bad: float) -> None:
-    batch, at = make(8), torch.zeros(8, 6, dtype=torch.bool)
+def spoiled(batch: Batch, bad: float, *fields: str) -> Batch:
+    """With `bad` for the first token of the second completion."""
+    at = torch.zeros_like(batch.mask, dtype=torch.bool)
     at[1, 0] = True
-    spoiled = replace(
-        batch, **{f: getattr(batch, f).masked_fill(at, bad) for f in ("logp", "logq") if side in (f, "both")}
-    )
-    for kind in KL_SLOPES:
-        assert torch.isfinite(gradient(objective(name, {"kl": 0.1, "kl_kind": kind}), spoiled)).all()
-    outcome = loss(OBJECTIVES[name], spoiled)
-    assert torch.isfinite(outcome.value) and all(math.isfinite(v) for v in outcome.metrics.values())
+    return replace(batch, **{f: getattr(batch, f).masked_fill(at, bad) for f in fields})
 
 
-@pytest.mark.parametrize("name", ALL)
-@few
-@given(seed=seeds, kind=st.sampled_from(sorted(KL_SLOPES)), against=st.sampled_from(["sampler", "ref"]))
-def test_of_an_impossible_completion_only_reward_and_length_are_read(
-    name: str, seed: int, kind: str, against: str
-) -> None:
+def far(shift: float) -> Batch:
+    batch = make(7, length=40, shift=shift)
+    moved = shift * torch.randn(8, 40, generator=torch.Generator().manual_seed(1))
+    return replace(batch, logp=batch.logq + moved)
+
+
+EXTREMES = {
+    "5 nats a token apart": far(5.0),
+    "60 nats a token apart": far(60.0),
+    "impossible now": spoiled(make(8), -math.inf, "logp"),
+    "impossible then": spoiled(make(8), -math.inf, "logq"),
+    "impossible": spoiled(make(8), -math.inf, "logp", "logq"),
+    "not a number": spoiled(make(8), math.nan, "logq"),
+}
+
+
+@each(APART)
+def test_policies_far_apart_and_impossible_tokens_leave_everything_finite(name: str) -> None:
+    for apart, batch in EXTREMES.items():
+        found, grad = learned(EVERY[name], batch)
+        numbers = (float(found.value), *found.metrics.values())
+        assert torch.isfinite(grad).all() and all(map(math.isfinite, numbers)), apart
+
+
+@each(APART)
+def test_of_an_impossible_completion_only_reward_and_length_are_read(name: str) -> None:
     """It has no gradient of its own, not even of the KL, and what it or its sampler said elsewhere moves
     nobody else's."""
-    batch, method = make(seed), objective(name, {"kl": 0.1, "kl_kind": kind, "kl_against": against})
-    at = torch.zeros(8, 6, dtype=torch.bool)
-    at[1, 0] = True
-    one = replace(batch, logq=batch.logq.masked_fill(at, -torch.inf))
+    method, one = EVERY[name], spoiled(make(8), -math.inf, "logq")
     other = replace(one, logp=one.logp.clone(), logq=one.logq.clone())
-    other.logp[1], other.logq[1, 1:] = -3 * torch.rand(6), -3 * torch.rand(5)
-    assert not gradient(method, one)[1].any()
-    assert torch.equal(gradient(method, one), gradient(method, other))
+    gen = torch.Generator().manual_seed(2)
+    other.logp[1], other.logq[1, 1:] = (-3 * torch.rand(n, generator=gen) for n in (6, 5))
+    grad = gradient(method, one)
+    assert not grad[1].any()
+    assert torch.equal(grad, gradient(method, other))
     assert not weights(method, one)[1][1].any()
 
 
-@pytest.mark.parametrize("name", sorted(set(ALL) - {"tempered"}))
-@few
-@given(seed=seeds)
-def test_the_others_weigh_as_if_an_impossible_completion_were_absent(name: str, seed: int) -> None:
+WEIGHING = [*having("ratio", "trust", "veto"), *METHODS]
+
+
+@each([name for name in WEIGHING if name != "ratio=tempered"])
+def test_the_others_weigh_as_if_an_impossible_completion_were_absent(name: str) -> None:
     """Where a weight is over a mean of the group, the absent one counts as a zero in that mean: G / (G - 1)
     as much. (In `tempered` as a member that is not effective: it may lower tau.) Its reward is the group's
     mean here, so that signs stay.
     """
-    gone = torch.arange(8) != 4
-    batch = replace(make(seed), reward=torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5, 0.0, 1.0, 1.0]))
-    spoiled = replace(batch, logq=batch.logq.masked_fill(~gone[:, None], -torch.inf))
-    factor = torch.tensor([1.0] * 4 + [1.5] * 2 + [1.0])[:, None] if name in {"snis", "gepo_mean"} else 1.0
-    phi, without = phi_of(name, spoiled), phi_of(name, rows(batch, gone))
+    gone, method = torch.arange(8) != 4, EVERY[name]
+    batch = replace(make(1), reward=torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5, 0.0, 1.0, 1.0]))
+    with_it = replace(batch, logq=batch.logq.masked_fill(~gone[:, None], -torch.inf))
+    over_mean = method.ratio.kind == "self-normalised" or method.ratio.over == "mean"
+    factor = torch.tensor([1.0] * 4 + [1.5] * 2 + [1.0])[:, None] if over_mean else 1.0
+    (_, phi), (_, without) = weights(method, with_it), weights(method, rows(batch, gone))
     torch.testing.assert_close(phi[gone], without * factor)
 
 
 # --- symmetries and reductions ------------------------------------------------------------------------------
 
-PROBABILITIES = {"dppo", "prime_rl"}
-"""They compare probabilities themselves, not their ratio; a full score adds as often as a completion is
-long."""
 
-FULL = {name for name in EXPECTATIONS if OBJECTIVES[name].ratio.score == "full"}
-
-
-@pytest.mark.parametrize("name", ALL)
+@each(WEIGHING)
 def test_a_common_shift_of_both_policies_matters_to_those_that_compare_probabilities(name: str) -> None:
-    batch = make(9, shift=0.6)
+    """`tv` compares probabilities themselves, not their ratio; a full score adds as often as a completion is
+    long."""
+    batch, method = make(9, shift=0.6), EVERY[name]
     moved = replace(batch, **{f: getattr(batch, f) - 2 for f in ("logp", "logq", "prox", "ref")})
-    same = torch.allclose(
-        gradient(OBJECTIVES[name], moved), gradient(OBJECTIVES[name], batch), rtol=1e-3, atol=1e-6
-    )
-    assert same == (name not in PROBABILITIES | FULL)
+    same = torch.allclose(gradient(method, moved), gradient(method, batch), rtol=1e-3, atol=1e-6)
+    full = method.ratio.kind == "group-expectation" and method.ratio.score == "full"
+    assert same != (full or method.trust.kind in ("tv", "tv-band"))
 
 
-@pytest.mark.parametrize("name", ALL)
+@each([name for name in PARTS if name not in having("kl")] + [*METHODS])
 def test_on_policy_all_but_gepo_and_mhpo_are_reinforce_with_their_advantage(name: str) -> None:
-    batch, method = make(10), OBJECTIVES[name]
+    batch, method = make(10), EVERY[name]
     batch = replace(batch, logp=batch.logq.clone(), prox=None)
     advantage, phi = weights(method, batch)
-    if name == "mhpo":
+    if method.trust.kind == "hazard":
         shrink = math.exp(-(math.log(2) ** 1.5) - (math.log(2) / 0.8) ** 2)
         torch.testing.assert_close(phi, batch.mask * shrink)
-    elif name in EXPECTATIONS:
+    elif method.ratio.kind == "group-expectation":
         assert not torch.allclose(phi, batch.mask)
     else:
         torch.testing.assert_close(phi, batch.mask)

@@ -11,27 +11,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from objective_parts import METHODS
 
+from swarm.learn.kl import KL_SLOPES
 from swarm.learn.learners.base_learner import Gradient
 from swarm.learn.learners.batch import merge_moments, moments
 from swarm.learn.learners.learner import Learner
 from swarm.learn.models.policy import TokenScores
 from swarm.learn.models.tabular import Tabular
-from swarm.learn.objectives import OBJECTIVES, Total
-from swarm.learn.parts import OF_ROUND, REDUCTIONS, SCALES
+from swarm.learn.objectives import Total
+from swarm.learn.parts import CENTRES, OF_ROUND, REDUCTIONS, SCALES
 from swarm.settings.config import BatchSize, Optimizer, Run, Sampling
 from swarm.settings.config import ObjectiveSettings as Chosen
 from swarm.types import Array, Digest, Group, PeerId, Times
 
 LONGEST, SIZE = 12, 4
-SHARES = {2: (3, 9), 5: (2, 7, 1, 4, 3)}
-"""Learners -> groups of each."""
+TWO, FIVE = (3, 9), (2, 7, 1, 4, 3)
+"""Groups of each learner."""
 
 Options = dict[str, float | str | bool]
-METHODS: list[tuple[str, Options]] = [
-    (name, {"kl_against": "sampler"} if OBJECTIVES[name].kl.against == "ref" else {})
-    for name in sorted(OBJECTIVES)
-]
 Batch = tuple[list[Group], list[str], list[tuple[float, ...]]]
 
 
@@ -117,25 +115,32 @@ def off(vector: torch.Tensor, true: torch.Tensor) -> float:
     return float((vector.double() - true.double()).norm() / true.double().norm())
 
 
-@pytest.mark.parametrize("learners", SHARES)
-@pytest.mark.parametrize(("name", "options"), METHODS, ids=[name for name, _ in METHODS])
-def test_the_weighted_mean_of_unequal_learners_is_one_learner_on_the_union(
-    name: str, options: Options, learners: int
-) -> None:
-    of, shares = learner(name, options), SHARES[learners]
-    whole = batch(of, shares)
-    union, parts = of.gradient(*whole, 105.0), gradients(of, whole, shares)
+@pytest.mark.parametrize("name", METHODS)
+def test_the_weighted_mean_of_unequal_learners_is_one_learner_on_the_union(name: str) -> None:
+    of = learner(name, {})
+    whole = batch(of, FIVE)
+    union, parts = of.gradient(*whole, 105.0), gradients(of, whole, FIVE)
     assert union.vector.norm() > 1e-4
     assert off(mean(parts), union.vector) < 1e-6
     assert all(0 < part.weight <= part.groups for part in parts)
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("scale", SCALES)
-def test_so_it_is_for_every_scale_and_reduction_with_a_kl_term(scale: str, reduce: str) -> None:
-    of = learner("cispo", {"scale": scale, "reduce": reduce, "kl": 0.1})
-    whole = batch(of, (3, 9))
-    assert off(mean(gradients(of, whole, (3, 9))), of.gradient(*whole, 105.0).vector) < 1e-6
+@pytest.mark.parametrize(
+    ("part", "member"),
+    [
+        *(("centre", centre) for centre in CENTRES),
+        *(("scale", scale) for scale in SCALES),
+        *(("reduce", reduce) for reduce in REDUCTIONS),
+        *(("kl_kind", kind) for kind in KL_SLOPES),
+    ],
+)
+def test_so_it_is_for_every_part_that_counts_more_than_a_token_with_a_kl_term(part: str, member: str) -> None:
+    """Ratios and trust regions are of one group."""
+    of = learner("cispo", {"kl": 0.1, part: member})
+    whole = batch(of, TWO)
+    parts = gradients(of, whole, TWO)
+    assert off(mean(parts), of.gradient(*whole, 105.0).vector) < 1e-6
+    assert all(0 < each.weight <= each.groups for each in parts)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -143,10 +148,10 @@ def test_what_the_others_hold_moves_the_gradient_of_those_scales_alone_that_are_
     scale: str,
 ) -> None:
     of = learner("cispo", {"scale": scale})
-    whole = batch(of, (3, 9))
+    whole = batch(of, TWO)
     alone = of.gradient(*(held[:3] for held in whole), 105.0).vector
     assert (
-        (off(gradients(of, whole, (3, 9))[0].vector, alone) > 1e-3)
+        (off(gradients(of, whole, TWO)[0].vector, alone) > 1e-3)
         == (scale in OF_ROUND)
         == of.objective.of_round
     )
