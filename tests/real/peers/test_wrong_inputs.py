@@ -4,6 +4,7 @@ tests/real/e2e/test_messages.py and tests/real/peers/test_cli.py."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -43,11 +44,10 @@ SCENARIOS = {
 """File of a scenario that cannot be simulated -> its lines."""
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a few files, and no run on this machine."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a few files; none of what is wrong changes anything in it."""
+    tmp_path = tmp_path_factory.mktemp("files")
     (tmp_path / "broken.toml").write_text("[run\n")
     (tmp_path / "typo.toml").write_text("[run]\n\n[run.batch]\ngruops = 3\n")
     (tmp_path / "deep.toml").write_text(f"a = {5000 * '['}{5000 * ']'}\n")
@@ -87,12 +87,31 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with the files, and no run on this machine."""
+    monkeypatch.chdir(files)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return files
+
+
 Said = Callable[..., tuple[int, str]]
 
 
+@pytest.fixture(scope="module")
+def parser() -> argparse.ArgumentParser:
+    return cli.parser()
+
+
 @pytest.fixture
-def said(here: Path, capsys: pytest.CaptureFixture[str]) -> Said:
-    """(exit code, stderr) of a command."""
+def said(
+    here: Path,
+    parser: argparse.ArgumentParser,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Said:
+    """(exit code, stderr) of a command. The parser is made once: that takes most of such a command's time."""
+    monkeypatch.setattr(cli, "parser", lambda: parser)
 
     def run(*words: str) -> tuple[int, str]:
         try:
@@ -478,7 +497,11 @@ def test_so_many_cores_are_as_many_on_every_machine(there: int, monkeypatch: pyt
         assert int(float(options.cores(f"{count} cores")) * there) == count
 
 
-def test_settings_that_ship_are_extended_by_name_and_copied(said: Said, here: Path) -> None:
+def test_settings_that_ship_are_extended_by_name_and_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path
+    monkeypatch.chdir(here)
     (here / "mine.toml").write_text('extends = "demo"\n[run]\nseed = 9\n')
     assert loading.load(here / "mine.toml", ships=shipped.PLACES).config.run.name == "demo"
     assert cli.main(["config", "copy", "demo", "my.toml"]) == 0

@@ -81,9 +81,16 @@ I do not know.
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("completion", ["", *UNANSWERED])
-def test_the_question_in_other_words_is_no_answer(math_reward: ModuleType, completion: str) -> None:
-    assert math_reward.equal([completion] * 2, ["140"] * 2, prompts=[ASKED, "Add them."]) == [0.0, 0.0]
+def earned(math_reward: ModuleType, said: list[str], asked: str) -> dict[str, float]:
+    """Completion -> what it earns where 140 is right."""
+    worth = math_reward.equal(said, ["140"] * len(said), prompts=[asked] * len(said))
+    return dict(zip(said, worth, strict=True))
+
+
+@pytest.mark.parametrize("asked", [ASKED, "Add them."])
+def test_the_question_in_other_words_is_no_answer(math_reward: ModuleType, asked: str) -> None:
+    said = ["", *UNANSWERED]
+    assert earned(math_reward, said, asked) == dict.fromkeys(said, 0.0)
 
 
 ANSWERED = r"""
@@ -131,11 +138,9 @@ final answer is $140$. I hope it is right
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("completion", ANSWERED)
-def test_a_value_that_is_worked_out_is_right_beside_the_question(
-    math_reward: ModuleType, completion: str
-) -> None:
-    assert math_reward.equal([completion] * 2, ["140"] * 2, prompts=[ASKED, "Add them."]) == [1.0, 1.0]
+@pytest.mark.parametrize("asked", [ASKED, "Add them."])
+def test_a_value_that_is_worked_out_is_right_beside_the_question(math_reward: ModuleType, asked: str) -> None:
+    assert earned(math_reward, ANSWERED, asked) == dict.fromkeys(ANSWERED, 1.0)
 
 
 @pytest.mark.parametrize(
