@@ -149,7 +149,7 @@ def _log(journal: Path) -> str:
 
 
 def _stopped(state: SwarmState, row: PeerRow, now: float) -> Reason:
-    how = "the command that started the run" if row.role is Role.SEED else "`swarm join INVITE`"
+    how = "the command that started the run" if row.role is Role.SEED else "`swarm join INVITE` or `swarm up`"
     again = f"{how} with the same --folder restarts it, and it catches up with the swarm"
     if row.revoked:
         return Reason(f"{YOU}, {duration(now - row.heard)} ago", OUT, REFUSED)
