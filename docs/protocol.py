@@ -19,24 +19,7 @@ PAGE, WORDS = ROOT / "docs/protocol.md", ROOT / "dashboard/static/protocol.js"
 
 def page() -> str:
     """docs/protocol.md."""
-    return f"""# Protocol
-
-Generated from the tables in `swarm/protocol.py` by `make docs-protocol`; a test compares the two. The
-message types are in `swarm/types.py`, `swarm/frames/run_types.py`, `swarm/frames/site_types.py` and
-`swarm/events.py`, their envelope in `swarm/frames/wire.py`.
-
-A run's settings and invites name protocol {PROTOCOL}; every frame names schema {SCHEMA} of the envelope.
-A frame of another schema or run is refused. Unknown fields are ignored; missing fields without a default
-are an error.
-
-## Frames
-
-`flag (0 plain, 1 zstd) + msgpack Envelope{{schema, run, sender, body, membership, signature}}`. In a
-private run `epoch 4 | nonce 12 | ChaCha20-Poly1305` of that, with the run's key of that epoch
-(`peers/runtime/membership/run_keys.py`). Topics and board keys begin with the first 16 digits of the run's
-digest and a slash. In a private run mail is read only from peers that have shown a membership (service
-`enter`).
-
+    return f"""{frames()}
 ## Topics (gossip)
 
 {topics()}
@@ -79,6 +62,28 @@ The names by which scenarios price work (`[prices]`), and the thread that does i
 The names in `Faulted` and `Recovered` events.
 
 {parts()}
+"""
+
+
+def frames() -> str:
+    """The versions of the protocol, and the envelope."""
+    return f"""# Protocol
+
+Generated from the tables in `swarm/protocol.py` by `make docs-protocol`; a test compares the two. The
+message types are in `swarm/types.py`, `swarm/frames/run_types.py`, `swarm/frames/site_types.py` and
+`swarm/events.py`, their envelope in `swarm/frames/wire.py`.
+
+A run's settings and invites name protocol {PROTOCOL}; every frame names schema {SCHEMA} of the envelope.
+A frame of another schema or run is refused. Unknown fields are ignored; missing fields without a default
+are an error.
+
+## Frames
+
+`flag (0 plain, 1 zstd) + msgpack Envelope{{schema, run, sender, body, membership, signature}}`. In a
+private run `epoch 4 | nonce 12 | ChaCha20-Poly1305` of that, with the run's key of that epoch
+(`peers/runtime/membership/run_keys.py`). Topics and board keys begin with the first 16 digits of the run's
+digest and a slash. In a private run mail is read only from peers that have shown a membership (service
+`enter`).
 """
 
 

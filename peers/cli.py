@@ -124,7 +124,14 @@ def parser() -> argparse.ArgumentParser:
     root.set_defaults(command=None)
     commands = root.add_subparsers(title="commands", metavar="COMMAND")
     _add_running(commands)
+    _add_keeping(commands)
+    _add_simulation(commands)
     _add_reading(commands)
+    _add_members(commands)
+    _add_policies(commands)
+    _add_evidence(commands)
+    _add_machine(commands)
+    _add_bench(commands)
     _add_task(commands)
     _add_config(commands)
     service.add(commands, lambda words: parser().parse_args(words))
@@ -164,6 +171,9 @@ def _add_running(commands: Any) -> None:
     options.guest(it)
     options.serve(it)
     options.once(it)
+
+
+def _add_keeping(commands: Any) -> None:
     about = "pause this machine's peers of a run after the current group or step; they keep their places"
     it = add_command(commands, "pause", verbs.pause, about, "swarm pause --for 2h", ("folder",))
     lasts = "such as 30m, 2h or 7d (default: until `swarm resume`), also over restarts"
@@ -178,6 +188,9 @@ def _add_running(commands: Any) -> None:
     it.add_argument("--owner-key", action="store_true", help=about)
     about = "ask the peers of a run on this machine to finish and leave"
     add_command(commands, "leave", verbs.leave, about, "swarm leave --folder ./demo-run", ("folder",))
+
+
+def _add_simulation(commands: Any) -> None:
     about = "simulate a swarm in virtual time"
     it = add_command(commands, "sim", verbs.simulate, about, "swarm sim paper-delay --seed 7", ())
     it.add_argument(
@@ -217,6 +230,9 @@ def _add_reading(commands: Any) -> None:
     about = "explain what the peers of this folder are doing, why one is idle, and what to do"
     add_command(commands, "why", verbs.why, about, "swarm why --folder ./demo-run", ("folder", "json"))
     _add_windows(commands)
+
+
+def _add_members(commands: Any) -> None:
     about = "print an invite to the run, in the folder of any of its peers"
     it = add_command(
         commands, "invite", verbs.invite_, about, "swarm invite --role learner", ("folder", "json")
@@ -227,6 +243,9 @@ def _add_reading(commands: Any) -> None:
     who = "a peer's id or name, or an invite or its last letters, as `swarm invite --list` shows them"
     it.add_argument("who", metavar="PEER|INVITE", nargs="*", type=options.hidden, help=who)
     options.word_file(it)
+
+
+def _add_policies(commands: Any) -> None:
     it = add_command(
         commands,
         "export",
@@ -240,6 +259,9 @@ def _add_reading(commands: Any) -> None:
     )
     options.force(it)
     _add_push(commands)
+
+
+def _add_evidence(commands: Any) -> None:
     about = "replay a group whose sampler was accused of cheating; exit code 5: the evidence does not hold"
     it = add_command(
         commands, "verify", verbs.verify, about, "swarm verify evidence/GROUP.evidence", ("folder", "set")
@@ -252,6 +274,9 @@ def _add_reading(commands: Any) -> None:
     about = "lift a sampler's suspension: at this folder's learners, with owner.key at all"
     it = add_command(commands, "pardon", verbs.pardon, about, "swarm pardon 12D3KooW...", ("folder",))
     it.add_argument("peer", metavar="PEER", help="the sampler's name, id or beginning of an id")
+
+
+def _add_machine(commands: Any) -> None:
     about = "check whether this machine can take part, in the run of INVITE if one is given, and what to fix"
     it = add_command(
         commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")
@@ -273,7 +298,6 @@ def _add_reading(commands: Any) -> None:
     about = "list the learning objectives, or show the parts of one"
     it = add_command(commands, "objectives", verbs.objectives, about, "swarm objectives gepo", ("json",))
     it.add_argument("names", metavar="NAME", nargs="*", help="without one: all, a line each")
-    _add_bench(commands)
 
 
 def _add_push(commands: Any) -> None:

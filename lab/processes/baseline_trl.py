@@ -15,9 +15,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lab.swarms.partner import opened, say
+
+if TYPE_CHECKING:
+    from swarm.settings.config import Run
 
 LAST_STEP = 100_000
 """Steps; never reached, the time ends the run."""
@@ -121,8 +124,22 @@ def trainer(trl: Any, model: Path, folder: Path, count: Watching) -> Any:
             control.should_training_stop = count.stepped()
             return control
 
+    it = trl.GRPOTrainer(
+        model=load_policy(model),
+        reward_funcs=reward,
+        args=_arguments(trl, run, folder),
+        train_dataset=rows,
+        processing_class=tokenizer,
+        callbacks=[Watch()],
+    )
+    it.remove_callback(PrinterCallback)  # it prints to stdout, which carries our answer
+    return it
+
+
+def _arguments(trl: Any, run: Run, folder: Path) -> Any:
+    """The settings of a run, as TRL has them."""
     size, optimizer = run.batch.groups * run.sampling.group_size, run.optimizer
-    args = trl.GRPOConfig(
+    return trl.GRPOConfig(
         output_dir=str(folder),
         per_device_train_batch_size=size,
         num_generations=run.sampling.group_size,
@@ -145,16 +162,6 @@ def trainer(trl: Any, model: Path, folder: Path, count: Watching) -> Any:
         disable_tqdm=True,
         seed=run.seed,
     )
-    it = trl.GRPOTrainer(
-        model=load_policy(model),
-        reward_funcs=reward,
-        args=args,
-        train_dataset=rows,
-        processing_class=tokenizer,
-        callbacks=[Watch()],
-    )
-    it.remove_callback(PrinterCallback)  # it prints to stdout, which carries our answer
-    return it
 
 
 if __name__ == "__main__":

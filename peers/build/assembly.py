@@ -348,14 +348,15 @@ async def _join(
                 return await _act_as_seed(local, run, config, node, membership, True, on_signal)
             node.mail.guard(partial(_refused, run.trust, node))
             await spec_transfer.serve(node.mail, run)
-            who = f"{role.value} {human_name(local.keyring.me)}"
-            what = f"run {run.name} {run.digest[:12]}"
-            say(f"joined {what} as {who}, in {local.folder} (Ctrl-C leaves)")
-            say(
-                f"`swarm status --folder {path}` shows the run, `swarm why --folder {path}` says why a peer"
-                " is idle"
-            )
+            _say_joined(run, role, local, path)
             await _act(local, run, role, config, node, membership, on_signal, process)
+
+
+def _say_joined(run: RunFolder, role: Role, local: LocalPeer, path: Path) -> None:
+    who = f"{role.value} {human_name(local.keyring.me)}"
+    what = f"run {run.name} {run.digest[:12]}"
+    say(f"joined {what} as {who}, in {local.folder} (Ctrl-C leaves)")
+    say(f"`swarm status --folder {path}` shows the run, `swarm why --folder {path}` says why a peer is idle")
 
 
 def _refused(trust: Trust, node: Node, peer: PeerId, service: str) -> str | None:

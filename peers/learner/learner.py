@@ -95,6 +95,11 @@ class LearnerPeer:
         self.own_release = OwnRelease(
             host, learner, self.other_learners, lambda: self.round.state is State.GATHERING
         )
+        self._agree(host, learner, frames, folder)
+
+    def _agree(self, host: Host, learner: BaseLearner, frames: SignedFrames, folder: Path | None) -> None:
+        """Build the parts of a round: the average, its checks and records, the gradient beside it, and the
+        way to a version of others."""
         self.transfer = StateTransfer(host, learner, self.own_release.at_rest, self.other_learners)
         self._report = StepReport(host, self.inbox)
         self.rechecks = BatchRechecks(host, learner, self.inbox, frames, of_round=self.round_totals.of_round)

@@ -1,7 +1,7 @@
 """A peer's heartbeats: its state, published periodically, and at once where others wait for news of it.
 
     PeerStatus, releases, roster -> Beat -- sealed --> topic `beat`, those of samplers `beat/sampler`
-                                                   --> the board (peers.runtime.postings)
+                                                   --> the board (peers.runtime.presence)
 
 Invariant: a heartbeat states how long its peer waits until the next one, in times of the run's pace. Not
 handled here: the use of other peers' heartbeats (peers.runtime.presence), the length of that wait

@@ -26,8 +26,7 @@ from peers.runtime.kernel import Kernel, PeerInfo
 from peers.runtime.limits.pause_gate import Rest
 from peers.runtime.membership.identity_check import IdentityCheck
 from peers.runtime.membership.revocations import RevocationExchange
-from peers.runtime.postings import Postings
-from peers.runtime.presence import Presence
+from peers.runtime.presence import Postings, Presence
 from peers.runtime.releases.exchange import ReleaseExchange
 from peers.runtime.releases.mirror import Mirror
 from peers.runtime.releases.queries import HolderSearch, ReleaseQueries

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from peers.runtime.changes import Changes
 from peers.runtime.frames import Frames, UnknownKey
-from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
+from peers.runtime.watching.status import PeerStatus
 from swarm import events
 from swarm.core.gossip_limits import GossipLimits
 from swarm.core.membership import Trust

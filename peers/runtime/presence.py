@@ -3,8 +3,10 @@ is lost.
 
     topics `beat`, `beat/sampler` -> trust -> IdentityCheck, RevocationExchange, Roster, releases
     roster -- too long silent --> Lost event
+    learners, seeds, evaluators -- heartbeat, newest release they hold --> board --> peers without a learner
 
-Not handled here: this peer's own heartbeats (peers.runtime.heartbeats).
+Gossip reaches peers that are in the swarm; the board, those that are about to be. Not handled here: this
+peer's own heartbeats (peers.runtime.heartbeats), the use of a release (peers.runtime.releases.exchange).
 """
 
 from __future__ import annotations
@@ -13,22 +15,26 @@ from collections.abc import Callable
 
 import msgspec
 
-from peers.runtime.clock_check import ClockCheck
-from peers.runtime.heartbeats import Met
+from peers.runtime.heartbeats import Heartbeats, Met
 from peers.runtime.kernel import Kernel
 from peers.runtime.membership.identity_check import IdentityCheck
 from peers.runtime.membership.revocations import RevocationExchange
 from peers.runtime.releases.exchange import ReleaseExchange
 from peers.runtime.run_end import RunEnd
+from peers.runtime.watching.clock_check import ClockCheck
 from swarm import events
 from swarm.frames import wire
-from swarm.limits import BEAT_LIMIT
-from swarm.protocol import Phase, Role, Topic
-from swarm.types import Beat
+from swarm.limits import BEAT_LIMIT, RECORD_SECONDS
+from swarm.protocol import ROLES, Key, Phase, Role, Topic
+from swarm.types import Beat, PeerId
 
 LATER = 0.1
 """Seconds beyond its patience after which a peer is lost: two readings of a clock differ, and reported
 silences, in tenths, are to exceed the patience."""
+
+
+Take = Callable[[Callable[[bytes], object], str, PeerId, bytes], None]
+"""(receiver of a message, its kind, its sender, the message): Host.take."""
 
 
 class Presence:
@@ -91,3 +97,39 @@ class Presence:
                 kernel.move()
             self._end.look()
             await kernel.ports.clock.sleep(min(look, until - kernel.now() + LATER))
+
+
+class Postings:
+    """A peer's records on the board, and its reading of others': peers that serve, and the newest release."""
+
+    def __init__(
+        self, kernel: Kernel, beats: Heartbeats, releases: ReleaseExchange, presence: Presence, take: Take
+    ) -> None:
+        self._kernel, self._beats, self._releases = kernel, beats, releases
+        self._take = take
+        self._read: dict[Key, Callable[[bytes], object]] = {
+            Key.MEMBER: presence.hear,
+            Key.NEWEST: releases.hear,
+        }
+
+    async def run(self) -> None:
+        """Post, where others depend on this peer; read, while no gossip has named a learner."""
+        kernel, board = self._kernel, self._kernel.ports.board
+        posts = ROLES[kernel.who.role].posts
+        while True:
+            if posts:
+                await board.put(kernel.topic(Key.MEMBER), self._beats.sealed(), ttl=RECORD_SECONDS)
+                if sealed := self._releases.sealed_newest():
+                    await board.put(kernel.topic(Key.NEWEST), sealed, ttl=RECORD_SECONDS)
+            knows = bool(kernel.roster.learners())
+            if not knows:
+                for name, take in self._read.items():
+                    for sender, sealed in (await board.get(kernel.topic(name))).items():
+                        self._take(take, name, sender, sealed)
+            await kernel.ports.clock.sleep(self._pause(knows and not posts))
+
+    def _pause(self, is_idle: bool) -> float:
+        """Seconds until the next look. A peer without records of its own looks only when it may have lost its
+        last learner."""
+        often = RECORD_SECONDS / 3
+        return max(often, self._kernel.config.run.pace.patience / 4) if is_idle else often

@@ -6,6 +6,7 @@ samples, that takes its hundreds of megabytes anew each time spends up to a tent
     large_pages    2 MiB at a time, for tensors that are as large
     keep_freed     what was freed stays with the process, for the next call
     give_back      what was freed goes back to the kernel now
+    resident       how much the process has
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
+from pathlib import Path
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 """Options of mallopt(3)."""
@@ -42,3 +45,15 @@ def give_back() -> None:
 def _ask(function: str, *arguments: int) -> None:
     with contextlib.suppress(AttributeError, OSError):  # only glibc has it
         getattr(ctypes.CDLL(None), function)(*arguments)
+
+
+def resident() -> tuple[int, int]:
+    """Bytes that this process has in memory now, and at its peak; 0 where the kernel does not report them.
+    From /proc, since getrusage's maximum begins with the parent's memory."""
+    try:
+        fields = dict(
+            re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        )
+    except OSError:
+        return 0, 0
+    return int(fields.get("VmRSS", 0)) << 10, int(fields.get("VmHWM", 0)) << 10

@@ -113,17 +113,21 @@ async def knock(control, peer, method):
         await p2p.shutdown()
 
 
-async def main(setup):
-    torch.set_num_threads(1)
-    dht = hivemind.DHT(
-        initial_peers=setup["bootstrap"] or None,
+def started_dht(bootstrap, dial_only):
+    return hivemind.DHT(
+        initial_peers=bootstrap or None,
         start=True,
         use_relay=False,
         use_auto_relay=False,
-        host_maddrs=[] if setup["dial_only"] else ["/ip4/127.0.0.1/tcp/0"],
-        no_listen=setup["dial_only"],
-        client_mode=setup["dial_only"],
+        host_maddrs=[] if dial_only else ["/ip4/127.0.0.1/tcp/0"],
+        no_listen=dial_only,
+        client_mode=dial_only,
     )
+
+
+async def main(setup):
+    torch.set_num_threads(1)
+    dht = started_dht(setup["bootstrap"], setup["dial_only"])
     control = [str(dht.run_coroutine(hivemind.DHT._get_p2p_daemon_listen_maddr))]
     reports, longest, uplink = [], [0.0], [0]
 

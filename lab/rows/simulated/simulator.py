@@ -23,12 +23,11 @@ from lab.figures.table import Figure, Say, number
 from peers.commands import sim
 from peers.commands.parsing import shipped
 from swarm.events import Event, Transferred
+from swarm.processes.allocation import resident
 from swarm.protocol import Role
 from swarm.sim import scenario
 from swarm.sim.scenario import Scenario, role_of
 from swarm.sim.world import World
-
-NOW, PEAK = "VmRSS:", "VmHWM:"
 
 PEERS = (100, 1000)
 
@@ -103,11 +102,11 @@ def _cost(samplers: int, hours: float) -> Cost:
 
     torch.set_num_threads(1)
     World(paper(SMALL, hours / 10), sim.spawn).run()
-    scene, before = paper(samplers, hours), resident(NOW)
+    scene, before = paper(samplers, hours), resident()[0]
     peers, began = sum(scene.peers.values()), time.process_time()
     outcome = World(scene, sim.spawn).run()
     seconds = time.process_time() - began
-    grown = max(0, resident(PEAK) - before)
+    grown = max(0, resident()[1] - before)
     return Cost(peers, scene.hours, seconds, grown / peers, outcome.calls)
 
 
@@ -152,9 +151,3 @@ def _heard(scene: Scenario) -> Figure:
         value=heard.bytes / heard.seconds / 1000,
         unit="kB/s",
     )
-
-
-def resident(which: str) -> int:
-    """Bytes of this process's memory: NOW, or the PEAK since it began. From /proc, since getrusage's maximum
-    begins with the parent's memory."""
-    return int(Path("/proc/self/status").read_text().partition(which)[2].split()[0]) << 10

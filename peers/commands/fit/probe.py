@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from swarm.processes.allocation import resident
 from swarm.processes.process import Child, Ended, Hung, Pipe, environment
 from swarm.processes.start import die_with_parent
 from swarm.settings.config import Config
@@ -297,8 +298,7 @@ def _peak() -> int:
 
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_reserved())
-    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1]) << 10 if found else 0
+    return resident()[1]
 
 
 WORK = {"speed": _speed, "weights": _weights, "learner": _learner, "tiny": _tiny, "trial": _trial}

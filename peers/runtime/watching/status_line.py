@@ -19,11 +19,11 @@ from rich.text import Text
 
 from peers.console import drawable, spoken
 from peers.errors import heard, say
-from peers.runtime.clock_check import wrong_clock
 from peers.runtime.host import Host
 from peers.runtime.limits import idle
 from peers.runtime.membership.renewal import ending
-from peers.runtime.status import Meter, PeerStatus
+from peers.runtime.watching.clock_check import wrong_clock
+from peers.runtime.watching.status import Meter, PeerStatus
 from swarm.protocol import PHASES, Role
 from swarm.types import Fetching, Lag
 

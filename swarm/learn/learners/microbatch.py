@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from swarm.processes.allocation import give_back
+from swarm.processes.allocation import give_back, resident
 
 RAISE_AFTER = 50
 """Gradients without a failure after which twice as many groups are tried: a failure costs one forward pass,
@@ -97,30 +97,19 @@ class PeakMemory:
             return
         with contextlib.suppress(OSError):  # resetting may not be permitted: then only new peaks are seen
             Path("/proc/self/clear_refs").write_text("5")
-        self._level, self._top = _resident()
+        self._level, self._top = resident()
 
     def rise(self) -> int:
         """Bytes by which the peak since `start` exceeds the level at `start`."""
         if self._device.type == "cuda":
             top = torch.cuda.max_memory_allocated(self._device)
         else:
-            now, top = _resident()
+            now, top = resident()
             if top == self._top > self._level:
                 self.peak = max(self.peak, self._level, now)
                 return 0  # an old peak that could not be reset: how high the new one was is not known
         self.peak = max(self.peak, top)
         return max(0, top - self._level)
-
-
-def _resident() -> tuple[int, int]:
-    """Bytes resident now, and at the peak."""
-    try:
-        fields = dict(
-            re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-        )
-    except OSError:
-        return 0, 0
-    return int(fields.get("VmRSS", 0)) << 10, int(fields.get("VmHWM", 0)) << 10
 
 
 class MicrobatchSize:

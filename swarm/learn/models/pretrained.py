@@ -41,9 +41,43 @@ def config_of(folder: Path) -> PretrainedConfig:
     """The config of a model folder. Raises ModelError for one that cannot be used, and for an architecture
     that transformers itself does not have."""
     from huggingface_hub.errors import StrictDataclassError
-    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, __version__
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
     path = folder / "config.json"
+    kind = _model_type(path)
+    MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[kind], None)  # the fork has its code then
+    with contextlib.suppress(model_limits.Broken), _limited(f"the config {path}"):
+        model_limits.tried(folder)  # a broken file is reported below
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        OSError,
+        RecursionError,
+        StrictDataclassError,
+    ) as error:
+        said = " ".join(str(error).split())
+        raise ModelError(f"{path} cannot be used ({said}): copy the model again") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(
+            f"{folder} has a {kind}, which is not a causal language model: take one that writes text"
+        )
+    if _reads_ahead(config):
+        raise ModelError(
+            f"{folder} has a {kind} that reads texts in both directions, so that it cannot write"
+            ' one: take a causal language model; `"is_decoder": true` in config.json makes one of an encoder'
+        )
+    return config
+
+
+def _model_type(path: Path) -> str:
+    """The architecture that a config.json names. Raises ModelError as config_of."""
+    from transformers import CONFIG_MAPPING, __version__
+
+    folder = path.parent
     try:
         raw = json.loads(path.read_text())
         known = raw.get("model_type") in CONFIG_MAPPING
@@ -73,33 +107,7 @@ def config_of(folder: Path) -> PretrainedConfig:
             f"{path} asks for attention by {kernel!r}, which not every peer of a run has: take the entry out,"
             " and each takes what it has"
         )
-    MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[raw["model_type"]], None)  # the fork has its code then
-    with contextlib.suppress(model_limits.Broken), _limited(f"the config {path}"):
-        model_limits.tried(folder)  # a broken file is reported below
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        OSError,
-        RecursionError,
-        StrictDataclassError,
-    ) as error:
-        said = " ".join(str(error).split())
-        raise ModelError(f"{path} cannot be used ({said}): copy the model again") from error
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelError(
-            f"{folder} has a {raw['model_type']}, which is not a causal language model: take one that writes"
-            " text"
-        )
-    if _reads_ahead(config):
-        raise ModelError(
-            f"{folder} has a {raw['model_type']} that reads texts in both directions, so that it cannot write"
-            ' one: take a causal language model; `"is_decoder": true` in config.json makes one of an encoder'
-        )
-    return config
+    return str(raw["model_type"])
 
 
 def check_size(folder: Path, weights: int) -> None:

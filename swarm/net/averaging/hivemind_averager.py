@@ -37,7 +37,7 @@ from hivemind.utils.asyncio import achain, as_aiter
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.core.agreement import shares
-from swarm.core.gradient_checks.norm_screening import once
+from swarm.core.gradient_checks.norm_screening import AnnouncedNorm, once
 from swarm.core.gradient_checks.opposition import Opponents, Opposition, left_out
 from swarm.core.gradient_checks.pair_conflict import Discord
 from swarm.core.gradient_checks.step_recipe import Ingredient, MeanRecipe
@@ -249,13 +249,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         false = false_reducers(told)
         lines = lines_of(told, false)
         size = self._setup.buffer.numel() * shares.WIRE_BYTES[settings.compression]
-        # The claims are those announced while the group formed, so that all reducers use the same ones.
-        against = left_out({tag(peer): one.against for peer, one in told.items()})
-        out = [k for k, peer in enumerate(told) if tag(peer) in against]
-        judged = once([one.claim for one in told.values()], [one.marks for one in told.values()], out)
-        if not any(one.weight for one in judged):
-            raise MatchError("no member of the group has a gradient that counts")
-        claims = dict(zip(told, judged, strict=True))
+        out, claims = _judged(told)
         parts, part = shares.shares(lines), shares.part_bytes(lines, size)
         runner = Runner(
             claims=claims,
@@ -292,13 +286,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             sketches=runner.sketched(),
             norms={str(peer): one.norm for peer, one in told.items()},
             marks={str(peer): one.marks for peer, one in told.items() if claims[peer].weight > 0},
-            recipe=MeanRecipe(
-                members=tuple(
-                    Ingredient(peer=PeerId(str(peer)), **claims[peer]._asdict(), share=share, out=k in out)
-                    for k, (peer, share) in enumerate(zip(told, parts, strict=True))
-                ),
-                part=part,
-            ),
+            recipe=_recipe(claims, parts, out, part),
         )
 
     def _told(self, group: GroupInfo, invited: frozenset[PeerID], order: Order) -> dict[PeerID, Announcement]:
@@ -407,3 +395,24 @@ def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
     except BaseException:
         traceback.print_exc()
         os._exit(1)  # the parent sees the pipe close, and why
+
+
+def _judged(told: Mapping[PeerID, Announcement]) -> tuple[list[int], dict[PeerID, AnnouncedNorm]]:
+    """Indices of the members that are left out, and the claims that count: those announced while the group
+    formed, so that all reducers use the same ones. Raises MatchError where no gradient counts."""
+    against = left_out({tag(peer): one.against for peer, one in told.items()})
+    out = [k for k, peer in enumerate(told) if tag(peer) in against]
+    judged = once([one.claim for one in told.values()], [one.marks for one in told.values()], out)
+    if not any(one.weight for one in judged):
+        raise MatchError("no member of the group has a gradient that counts")
+    return out, dict(zip(told, judged, strict=True))
+
+
+def _recipe(
+    claims: Mapping[PeerID, AnnouncedNorm], parts: Sequence[int], out: Collection[int], part: int
+) -> MeanRecipe:
+    members = (
+        Ingredient(peer=PeerId(str(peer)), **claim._asdict(), share=share, out=k in out)
+        for k, ((peer, claim), share) in enumerate(zip(claims.items(), parts, strict=True))
+    )
+    return MeanRecipe(members=tuple(members), part=part)

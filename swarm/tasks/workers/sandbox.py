@@ -68,12 +68,11 @@ def limited(command: Sequence[str], limit: ProcessLimits) -> list[str]:
     return [sys.executable, "-I", "-S", str(LIMITS), msgspec.json.encode(limit).decode(), *command]
 
 
-def sandboxed(command: Sequence[str], limit: ProcessLimits, readable: Sequence[Path] = ()) -> list[str]:
-    """`command` in a sandbox that can also read `readable`. Raises NoSandbox. Give it an environment of
-    `environment()`."""
+def sandboxed(command: Sequence[str], limit: ProcessLimits) -> list[str]:
+    """`command` in a sandbox. Raises NoSandbox. Give it an environment of `environment()`."""
     if why := missing():
         raise NoSandbox(f"{why}, {TRUST}")
-    return _wrapped(command, limit, readable)
+    return _wrapped(command, limit)
 
 
 def environment() -> dict[str, str]:
@@ -100,7 +99,7 @@ def missing() -> str:
             " Fedora: dnf install bubblewrap)"
         )
     try:
-        words = _wrapped([sys.executable, "-I", "-S", "-c", ""], ProcessLimits(), ())
+        words = _wrapped([sys.executable, "-I", "-S", "-c", ""], ProcessLimits())
         tried = subprocess.run(words, env=environment(), capture_output=True, timeout=PROBE, check=False)
     except NoSandbox as error:
         return str(error)
@@ -119,7 +118,7 @@ def missing() -> str:
     )
 
 
-def _wrapped(command: Sequence[str], limit: ProcessLimits, readable: Sequence[Path]) -> list[str]:
+def _wrapped(command: Sequence[str], limit: ProcessLimits) -> list[str]:
     words = [
         shutil.which("bwrap") or "bwrap",
         "--unshare-ipc",
@@ -152,7 +151,7 @@ def _wrapped(command: Sequence[str], limit: ProcessLimits, readable: Sequence[Pa
         "/dev",
         *_scratch("/tmp"),
     ]
-    words += _readable([*_interpreter(), PACKAGE, *readable])  # after /tmp, where one of them may lie
+    words += _readable([*_interpreter(), PACKAGE])  # after /tmp, where one of them may lie
     words += ["--remount-ro", "/", "--chdir", "/tmp", "--", *limited(command, limit)]
     return words
 

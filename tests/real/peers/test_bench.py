@@ -356,7 +356,7 @@ def test_every_role_is_weighed() -> None:
 
 def test_the_peak_memory_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
     held = b"x" * (300 << 20)
-    program = "from lab.rows.simulated.simulator import PEAK, resident; print(resident(PEAK))"
+    program = "from swarm.processes.allocation import resident; print(resident()[1])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert 0 < int(done.stdout) < len(held)
 

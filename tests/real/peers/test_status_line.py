@@ -16,7 +16,7 @@ from still_host import still_host
 from peers.runtime.host import Host
 from peers.runtime.limits import idle
 from peers.runtime.limits.idle import IdleSigns
-from peers.runtime.status import Meter, PeerStatus
+from peers.runtime.watching.status import Meter, PeerStatus
 from peers.runtime.watching.status_line import REPEATED, live_line, sentence
 from swarm.net.memory.network import EPOCH, MemoryNetwork
 from swarm.protocol import Phase, Role

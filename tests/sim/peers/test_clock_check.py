@@ -9,8 +9,8 @@ import pytest
 from nouns import beat
 from still_host import still_host
 
-from peers.runtime.clock_check import ClockCheck
 from peers.runtime.host import Host
+from peers.runtime.watching.clock_check import ClockCheck
 from swarm import events
 from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role

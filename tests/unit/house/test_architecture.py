@@ -89,6 +89,33 @@ def test_no_class_name_is_borne_twice() -> None:
     assert twice.keys() == STILL_TWICE, twice
 
 
+LONGEST = 60
+"""Lines of a function: a longer one does several things."""
+
+FULL = 12
+"""Files of a folder, its `__init__.py` apart: with more of them a reader looks for a room in vain."""
+
+
+def test_no_function_is_longer_than_a_page() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {node.name}, {length} lines"
+        for top in (*PACKAGES, "docs", "tests", "examples")
+        for path in sorted((ROOT / top).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (length := (node.end_lineno or 0) - node.lineno + 1) > LONGEST
+    ]
+    assert not long
+
+
+def test_no_folder_has_more_files_than_a_reader_holds() -> None:
+    folders = [folder for top in PACKAGES for folder in [ROOT / top, *(ROOT / top).rglob("*/")]]
+    files = {
+        folder: [path for path in folder.glob("*.py") if not path.name.startswith("__")] for folder in folders
+    }
+    assert not [str(folder.relative_to(ROOT)) for folder, held in files.items() if len(held) > FULL]
+
+
 STILL_UNPACKED = {("swarm/net/memory/rounds.py", "Meeting")}
 """(file, class) of calls that hide what a constructor takes."""
 
