@@ -3,7 +3,7 @@ join late.
 
     bus -> Feed over SwarmState -> page, terminal
              ^       |
-             |       +-> folder/history, every `history.save` seconds and at the end
+             |       +-> folder/history, every SAVE seconds and at the end
              |       +-> service `history` -> an observer that joined late
     own file, or a member's snapshot when that is newer: a seed's, if one is here
 
@@ -38,6 +38,10 @@ from swarm.net.ports import NetError, Refused
 from swarm.protocol import Kind, Role, Service
 from swarm.storage.durable import write_durably
 from swarm.types import Finite, PeerId, Struct
+
+SAVE = 30.0
+"""Seconds between two saves: of a killed peer the newest events are missing on its page when it starts
+again."""
 
 ANSWER_LIMIT = 3670016
 """Bytes, 3.5 MiB: a frame of mail is 4 MiB, and a private run wraps it."""
@@ -165,10 +169,9 @@ class Observer:
                 )
                 self._mind_stranger(peer, answer)
                 made = host.now() - min(max(answer.age, 0.0), DUMP_LIFETIME)
-                run, history = host.config.run, host.config.peer.history
                 return ReceivedHistory(
                     await host.ports.work.run(
-                        Kind.HISTORY, snapshot.load, answer.state, run, history, host.now()
+                        Kind.HISTORY, snapshot.load, answer.state, host.config.run, host.now()
                     ),
                     made,
                 )
@@ -200,20 +203,20 @@ class Observer:
 
     def _load_file(self) -> tuple[SwarmState, str]:
         """The saved SwarmState, or an empty one and the reason for it."""
-        run, history = self._host.config.run, self._host.config.peer.history
+        run = self._host.config.run
         try:
-            return snapshot.load(self._file.read_bytes(), run, history, self._host.now()), ""
+            return snapshot.load(self._file.read_bytes(), run, self._host.now()), ""
         except FileNotFoundError:
             why = ""
         except snapshot.SnapshotError as error:
             why = f"{self._file} cannot be read ({error}): the history begins anew"
         except OSError as error:
             why = f"{self._file} cannot be read ({error.strerror}): the history begins anew"
-        return SwarmState(run, history), why
+        return SwarmState(run), why
 
     async def _save_forever(self) -> None:
         while True:
-            await self._host.ports.clock.sleep(self._host.config.peer.history.save)
+            await self._host.ports.clock.sleep(SAVE)
             await self._save()
 
     async def _save(self) -> None:

@@ -163,7 +163,7 @@ def _released(state: SwarmState, event: happened.Released, at: float) -> None:
         for peer in state.peers.values():
             if peer.version == release.version:  # its row shows the release's age from now on
                 peer.revision = state.revision
-    while len(state.releases) > state.history.releases:
+    while len(state.releases) > state.bounds.releases:
         del state.releases[min(state.releases)]
 
 

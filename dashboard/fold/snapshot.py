@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dashboard.fold.bounds import BOUNDS, Bounds
 from dashboard.fold.parts import pulse
 from dashboard.fold.parts.agreement import VersionDigests
 from dashboard.fold.parts.flows import PeerFlows
@@ -28,7 +29,6 @@ from dashboard.text import LARGEST, number, proper, whole
 from swarm.frames.compression import CompressionError, Zstd
 from swarm.limits import UNREADABLE
 from swarm.settings.config import Run
-from swarm.settings.page import History
 from swarm.types import PeerId, Release
 
 FORM = 1
@@ -110,7 +110,7 @@ def dump(state: SwarmState, limit: int | None = None) -> bytes:
 
 
 def load(
-    data: bytes, run: Run | None = None, history: History | None = None, now: float | None = None
+    data: bytes, run: Run | None = None, now: float | None = None, bounds: Bounds = BOUNDS
 ) -> SwarmState:
     """Load a SwarmState. Raises SnapshotError when the bytes are no valid one.
 
@@ -123,8 +123,8 @@ def load(
         raise SnapshotError(f"this is no kept state: {error}; it is made anew from what is heard") from error
     if kept.form != FORM:
         raise SnapshotError(f"this state is kept in form {kept.form}, this program reads form {FORM}")
-    state = SwarmState(run, history)
-    _mend(kept, state.history)
+    state = SwarmState(run, bounds)
+    _mend(kept, bounds)
     state.revision = state.reset = kept.revision
     for name in _PARTS:
         setattr(state, name, getattr(kept, name))
@@ -190,17 +190,17 @@ def _shrink(kept: SavedState) -> bool:
     return True
 
 
-def _mend(kept: SavedState, history: History) -> None:
-    """Clip and clean every part to the bounds that a fold keeps, with this peer's limits."""
+def _mend(kept: SavedState, bounds: Bounds) -> None:
+    """Clip and clean every part to the bounds that a fold keeps."""
     kept.revision = whole(kept.revision)
-    kept.peers = [peer for peer in kept.peers[-history.peers :] if peer.sanitize()]
+    kept.peers = [peer for peer in kept.peers[-bounds.peers :] if peer.sanitize()]
     for peer in kept.peers:
         peer.revision = min(whole(peer.revision), kept.revision)
     sane = (
         release for release in kept.releases if 0 <= release.version < LARGEST and proper(release.publisher)
     )
     known = {release.version: release for release in sane}
-    kept.releases = [known[version] for version in sorted(known)[-history.releases :]]
+    kept.releases = [known[version] for version in sorted(known)[-bounds.releases :]]
     kept.accuracies = {
         when: (whole(version), number(accuracy, high=1.0))
         for when, (version, accuracy) in kept.accuracies.items()
@@ -209,14 +209,14 @@ def _mend(kept: SavedState, history: History) -> None:
     curves = {
         name: curve
         for name, curve in kept.series.items()
-        if curve_name(name) and curve.sanitize(history.points)
+        if curve_name(name) and curve.sanitize(bounds.points)
     }
     kept.series = dict(list(curves.items())[: CURVES + len(pulse.NAMES)])
     kept.members = members(kept.members)
     for part in (kept.timeline, kept.pulse, kept.agreement, kept.tally, kept.rounds, kept.flows):
         part.sanitize()
-    kept.spreads.sanitize(history.peers)
-    kept.heat.sanitize(history.columns, history.peers)
-    kept.lines.sanitize(history.events)
+    kept.spreads.sanitize(bounds.peers)
+    kept.heat.sanitize(bounds.columns, bounds.peers)
+    kept.lines.sanitize(bounds.events)
     kept.incidents.sanitize()
-    kept.samples.sanitize(history.samples)
+    kept.samples.sanitize(bounds.samples)

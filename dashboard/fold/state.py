@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from dashboard import views
+from dashboard.fold.bounds import BOUNDS, Bounds
 from dashboard.fold.parts import pulse
 from dashboard.fold.parts.agreement import VersionDigests
 from dashboard.fold.parts.flows import PeerFlows
@@ -39,7 +40,6 @@ from dashboard.text import LARGEST, clean, moment, proper
 from swarm.membership.identity import human_name
 from swarm.protocol import ROLES, Role, Topic
 from swarm.settings.config import Run, Swarm
-from swarm.settings.page import History
 from swarm.types import PeerId, Release
 
 CURVES = 48
@@ -55,8 +55,8 @@ _ORDER = {role: place for place, role in enumerate(ROLES)}
 class SwarmState:
     """The state of a swarm; only `fold` changes it."""
 
-    def __init__(self, run: Run | None = None, history: History | None = None) -> None:
-        self.run, self.history = run or Run(), history or History()
+    def __init__(self, run: Run | None = None, bounds: Bounds = BOUNDS) -> None:
+        self.run, self.bounds = run or Run(), bounds
         self.starts: Mapping[Role, int] = {}
         """Peers, by role, that the command starts beside this window which began it."""
         self.revision = 0
@@ -74,9 +74,9 @@ class SwarmState:
             LearnerRounds(),
             PeerFlows(),
         )
-        self.spreads, self.heat = Spreads(self.history.peers), Heat(self.history.columns)
+        self.spreads, self.heat = Spreads(self.bounds.peers), Heat(self.bounds.columns)
         self.incidents = Incidents()
-        self.lines, self.samples = Lines(self.history.events), Samples(self.history.samples)
+        self.lines, self.samples = Lines(self.bounds.events), Samples(self.bounds.samples)
         self.members: tuple[PeerId, ...] = ()
         """Members of the last averaging round."""
         self.recent = Recent()
@@ -183,7 +183,7 @@ class SwarmState:
             peer for peer in self.proven() if peer.role in MOVING and peer.status(now, patience) == "alive"
         ]
         using = Counter(peer.version for peer in moving)
-        shown = sorted(self.releases)[-(most or self.history.releases) :]
+        shown = sorted(self.releases)[-(most or self.bounds.releases) :]
         fresh = [
             version
             for version in shown
@@ -224,7 +224,7 @@ class SwarmState:
         `invited`, where the event has them, decide whether it counts. A row without a place is not kept."""
         peer = self.peers.pop(peer_id, None) or PeerRow(peer_id)
         self.peers[peer_id] = peer
-        if len(self.peers) > self.history.peers:
+        if len(self.peers) > self.bounds.peers:
             self._drop(self._least(peer, role, invited, at))
         if not peer.beating:
             peer.heard = max(peer.heard, at)
@@ -246,7 +246,7 @@ class SwarmState:
             timed = name in pulse.NAMES
             if not timed and len(self.series) >= CURVES:
                 return
-            curve = self.series[name] = Series(self.history.points, "time" if timed else "version")
+            curve = self.series[name] = Series(self.bounds.points, "time" if timed else "version")
         if curve.add(x, round(moment(at), 2), value, weight, self.revision):
             self.reset = self.revision
 
@@ -275,7 +275,7 @@ class SwarmState:
         for part in (self.heat, self.spreads, self.rounds):
             part.drop(peer)
         self._gone.append((self.revision, peer))
-        if len(self._gone) > self.history.peers:
+        if len(self._gone) > self.bounds.peers:
             self.reset = max(self.reset, self._gone.popleft()[0])
 
 

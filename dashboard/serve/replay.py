@@ -38,7 +38,6 @@ from swarm.events import AnyEvent, Event
 from swarm.journal import Damage, from_line, parts
 from swarm.limits import remember
 from swarm.settings.config import Run
-from swarm.settings.page import History
 from swarm.storage.durable import opened
 
 STRIDE = 4096
@@ -136,10 +135,8 @@ class EventsInMemory:
 class JournalIndex:
     """A journal indexed by time: the number of events at a moment, and the SwarmState then."""
 
-    def __init__(
-        self, events: JournalFile | EventsInMemory, run: Run | None, history: History | None
-    ) -> None:
-        self._events, self._run, self._history = events, run, history
+    def __init__(self, events: JournalFile | EventsInMemory, run: Run | None) -> None:
+        self._events, self._run = events, run
         self.stride = max(STRIDE, len(events) // STATES)
         self.times = array("d")
         """Each event's journal time; never falls."""
@@ -159,9 +156,9 @@ class JournalIndex:
         """A new state, after the first `place` events."""
         nearest = min(place // self.stride, len(self._kept) - 1)
         if nearest < 0:
-            return SwarmState(self._run, self._history)
+            return SwarmState(self._run)
         kept = self._kept[nearest]
-        state = load(kept.packed, self._run, self._history)
+        state = load(kept.packed, self._run)
         state.recent = copy.deepcopy(kept.recent)
         self.fold(state, nearest * self.stride, place)
         return state
@@ -173,7 +170,7 @@ class JournalIndex:
 
     def _read(self) -> None:
         """Fold the journal once, to record the time of each event and to save states."""
-        state = SwarmState(self._run, self._history)
+        state = SwarmState(self._run)
         early = 0
         for place, event in enumerate(self._events.between(0, len(self._events))):
             if place % self.stride == 0:
@@ -190,11 +187,9 @@ class JournalIndex:
 class JournalReplay:
     live = False
 
-    def __init__(
-        self, events: Sequence[Event] | Path, run: Run | None = None, history: History | None = None
-    ) -> None:
+    def __init__(self, events: Sequence[Event] | Path, run: Run | None = None) -> None:
         self._track = JournalIndex(
-            JournalFile(events) if isinstance(events, Path) else EventsInMemory(events), run, history
+            JournalFile(events) if isinstance(events, Path) else EventsInMemory(events), run
         )
         times, self.damage = self._track.times, self._track.damage
         self.span = Span(first=times[0], last=times[-1]) if times else Span(first=0.0, last=0.0)

@@ -100,6 +100,7 @@ def trainer(trl: Any, model: Path, folder: Path, count: Watching) -> Any:
     from transformers import PrinterCallback, TrainerCallback
 
     from lab.swarms.local_swarm import settings
+    from swarm.learn.learners.optimizers import BETAS
     from swarm.learn.models.model import load_policy
     from swarm.learn.models.pretrained import load_tokenizer
     from swarm.tasks import catalog as tasks
@@ -146,9 +147,9 @@ def _arguments(trl: Any, run: Run, folder: Path) -> Any:
         max_completion_length=run.sampling.max_tokens,
         temperature=run.sampling.temperature,
         learning_rate=optimizer.lr,
-        adam_beta1=optimizer.beta1,
-        adam_beta2=optimizer.beta2,
-        weight_decay=optimizer.weight_decay,
+        adam_beta1=BETAS[0],
+        adam_beta2=BETAS[1],
+        weight_decay=0.0,
         max_grad_norm=optimizer.grad_clip,
         lr_scheduler_type="constant_with_warmup",
         warmup_steps=optimizer.warmup,

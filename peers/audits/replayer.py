@@ -27,6 +27,10 @@ from swarm.storage.blocks import Damaged
 from swarm.storage.weights import Weights
 from swarm.types import Digest
 
+VERSIONS = 8
+"""Newest versions whose bytes stay on this disk once a group of a sampler that is audited came: most groups
+are of a few versions before."""
+
 MakeReplay = Callable[[], Replay]
 
 
@@ -53,7 +57,7 @@ class Replayer:
             if (blocks := self._host.releases.blobs.blocks(weights)) is None:
                 return None
             self._held[weights] = Weights(version, blocks)
-            if len(self._held) > self._host.config.peer.audit.versions:
+            if len(self._held) > VERSIONS:
                 del self._held[min(self._held, key=lambda each: self._held[each].version)]
         return self._held.get(weights)
 

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from swarm.settings.page import History, Page, Track
+from swarm.settings.page import Page, Track
 from swarm.settings.peer_limits import Auditing, Limits
 from swarm.settings.sections import (
     Count,
@@ -124,12 +124,6 @@ class Optimizer(Section):
     """Learning rate. 0: the known rate for this kind of model and training
     (swarm.learn.learners.learning_rates), which is set and printed where the run begins; a run without a
     known rate needs one here."""
-    beta1: Decay = 0.9
-    """Decay of the first moment."""
-    beta2: Decay = 0.99
-    """Decay of the second moment, which averages over about 1 / (1 - beta2) steps."""
-    weight_decay: Weight = 0.0
-    """Decoupled weight decay of AdamW."""
     grad_clip: Positive = 1.0
     """L2 norm of the averaged gradient above which it is scaled down to this."""
     warmup: Number = 20
@@ -180,15 +174,13 @@ class Averaging(Section):
     mode: Literal["butterfly", "sites"] = "butterfly"
     """What a version is made of: `butterfly`, the mean of one gradient of each learner, in full; `sites`, for
     slow lines, the largest values of what each learner changed in `local_steps` steps of its own
-    (docs/network.md). `match`, `request`, `chunk`, `alone` and `compression` are the butterfly's."""
+    (docs/network.md). `match`, `request`, `chunk` and `compression` are the butterfly's."""
     local_steps: Count = 8
     """sites: optimizer steps of each learner in a version. More of them cost fewer bytes a step; learners
     drift apart meanwhile, and `window.versions` counts versions of so many steps."""
     density: Part = 0.015625
     """sites: largest share of a contribution's values that is sent, the others are sent later. Bytes grow
     with it."""
-    outer_lr: Positive = 0.7
-    """sites: step along the mean of the contributions; 1 without momentum takes the mean as it is."""
     outer_momentum: Decay = 0.9
     """sites: decay of the Nesterov momentum of that step. In the long run it multiplies steps by
     1 / (1 - momentum)."""
@@ -204,8 +196,6 @@ class Averaging(Section):
     """Most seconds of a round, beyond which it is begun anew. 0: twice what the gradient's size and the
     members' uplinks ask for, at least 20 and at most `window.seconds`. sites: seconds in which the others
     name their contributions after the first one; 0: twice what a gradient takes, at least 20."""
-    alone: Literal["step", "keep"] = "step"
-    """When no other learner came: `step` alone, or `keep` the gradient and gather more groups."""
     overlap: bool = False
     """Learners compute their next gradient while a round waits for releases and lines. They idle less, and a
     gradient is a version older, which `window.versions` counts."""
@@ -398,7 +388,6 @@ class Peer(Section):
     rewards: Rewards = Rewards()
     delay: Delay = Delay()
     page: Page = Page()
-    history: History = History()
     track: Track = Track()
     swarm: Swarm = Swarm()
 

@@ -40,7 +40,6 @@ class LoadedConfig(NamedTuple):
 MEANT = {
     "learnrate": "run.optimizer.lr",
     "learning_rate": "run.optimizer.lr",
-    "betas": "run.optimizer.beta1",
     "max_grad_norm": "run.optimizer.grad_clip",
     "warmup_steps": "run.optimizer.warmup",
     "algorithm": "run.objective.name",

@@ -1,12 +1,10 @@
-"""Settings of what shows a run: the dashboard, what it remembers, and a tracker of experiments."""
+"""Settings of what shows a run: the dashboard and a tracker of experiments."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta
-
-from swarm.settings.sections import Count, Name, Port, Seconds, Section, UrlPath
+from swarm.settings.sections import Name, Port, Section, UrlPath
 
 
 class Page(Section):
@@ -29,27 +27,6 @@ class Page(Section):
     an invite for samplers."""
 
 
-class History(Section):
-    """What the dashboard remembers: bounded, and kept in the run folder over restarts. Memory and the
-    dashboard's snapshot grow with each number."""
-
-    points: Count = 2000
-    """Points of a curve; at the limit every second one is dropped, so that a long run keeps its shape."""
-    events: Count = 1000
-    """Sentences in the list of events."""
-    peers: Count = 1000
-    """Rows of peers; who left is dropped first, then strangers, then who was lost longest ago. While all are
-    here, further samplers and observers get none."""
-    samples: Count = 24
-    """Groups that can be read."""
-    releases: Count = 512
-    """Releases whose spread is shown."""
-    columns: Annotated[int, Meta(ge=2)] = 180
-    """Columns of the map of lags; at the limit two are merged into one."""
-    save: Seconds = 30.0
-    """Seconds between two saves."""
-
-
 class Track(Section):
     """Figures of the run by version, for a tracker of experiments: kept by seeds and by those who watch."""
 
@@ -58,5 +35,3 @@ class Track(Section):
     keeps them where TRACKIO_DIR says."""
     project: Name = "swarm"
     """Runs of one project are shown beside each other."""
-    name: str = ""
-    """What the run is called there; empty: its name and the begin of its digest."""

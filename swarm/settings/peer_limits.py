@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from swarm.settings.sections import Count, Hours, Part, Section, Share, Weight
+from swarm.settings.sections import Hours, Part, Section, Share, Weight
 
 
 class Limits(Section):
@@ -49,8 +49,6 @@ class Auditing(Section):
     share: Share = 0.05
     """Largest share of the time that it computes, for groups that it draws and for those that others accuse;
     0: it replays none. For its first replay it loads the policy once more."""
-    versions: Count = 8
-    """Newest versions whose bytes stay on this disk for it, once a group of such a sampler came."""
     invited: bool = False
     """Whether samplers with an invite are audited, too."""
     gradients: bool = False

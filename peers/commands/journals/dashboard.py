@@ -71,7 +71,7 @@ def replayed(journal: Path, config: Config) -> JournalReplay:
     """A journal to play; a sentence about lines in it that are no events."""
     from dashboard.serve.replay import JournalReplay
 
-    source = JournalReplay(journal, run_of(journal) or config.run, config.peer.history)
+    source = JournalReplay(journal, run_of(journal) or config.run)
     if source.span.last == 0.0:
         raise no_journal(journal, source.damage)
     if source.damage:

@@ -47,7 +47,7 @@ def followed(state: SwarmState, event: AnyEvent) -> SwarmState:
     """The state after one more event of a single journal. Where the writing peer was restarted with its clock
     set back, a new state begins: the entries of the old one would lie in the future and look current."""
     if isinstance(event, Started) and event.peer == state.timeline.keeper and event.at < state.last - CLOCK:
-        began_with, state = state.starts, SwarmState(state.run, state.history)
+        began_with, state = state.starts, SwarmState(state.run)
         state.starts = began_with
     fold(state, event)
     return state

@@ -55,7 +55,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     run = run_folder.opened(folder)
     if (until := pause.until(folder, now := time.time())) is not None:
         say(f"the peers of {folder} are paused {pause.sentence(until, now)}")
-    state = SwarmState(run.settings, config.peer.history)
+    state = SwarmState(run.settings)
     tails = list[Tail]()
 
     def read(state: SwarmState) -> tuple[SwarmState, float]:

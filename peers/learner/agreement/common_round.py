@@ -93,7 +93,7 @@ class CommonRound:
         self.recipe = None
         if not others:
             self._report.seconds["average"] = host.now() - start
-            return Cause.ALONE if host.config.run.averaging.alone == "step" else Cause.NOBODY_CAME
+            return Cause.ALONE
         self._other_learners.turns.begin(self._other_learners.at_my_version())
         partners = self._other_learners.partners()
         if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:

@@ -42,7 +42,7 @@ class OtherLearners:
         """`version()` is this learner's version."""
         self._host, self._version = host, version
         run, me = host.config.run, (host.who.incarnation, host.ports.me)
-        self.turns = SoloTurns(me, run.release.timeout, run.pace.beat, keep=run.averaging.alone == "keep")
+        self.turns = SoloTurns(me, run.release.timeout)
         self._long_step: asyncio.TimerHandle | None = None
         """Announces a step that takes long."""
         self._state, self._releasing, self._falls_in = State.GATHERING, False, False

@@ -52,7 +52,7 @@ async def tracked(kernel: Kernel, settings: Track, folder: Path) -> AsyncIterato
     if settings.to == trackers.NONE:
         yield
         return
-    name = settings.name or f"{kernel.config.run.name}-{kernel.who.run[:12]}"
+    name = f"{kernel.config.run.name}-{kernel.who.run[:12]}"
     experiment = Experiment(settings.project, name, run_dict(kernel.config.run), folder / settings.to)
     figures, thread = RunFigures(), TrackerThread(settings.to, experiment, FaultReport(kernel, Part.TRACKER))
 

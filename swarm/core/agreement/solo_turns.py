@@ -45,10 +45,9 @@ Beats = Mapping[PeerId, Beat]
 class SoloTurns:
     """The turns of one learner, for the gradient that it holds now."""
 
-    def __init__(self, me: tuple[int, PeerId], timeout: float, pause: float, keep: bool) -> None:
-        """`me`: incarnation and id. `timeout`: seconds of one learner's turn. With `keep` no learner steps
-        alone: a round is tried again after `pause` seconds."""
-        self._me, self._timeout, self._pause, self._keep = me, timeout, pause, keep
+    def __init__(self, me: tuple[int, PeerId], timeout: float) -> None:
+        """`me`: incarnation and id. `timeout`: seconds of one learner's turn."""
+        self._me, self._timeout = me, timeout
         self.forget()
 
     def forget(self) -> None:
@@ -65,14 +64,11 @@ class SoloTurns:
     @property
     def waited(self) -> bool:
         """Whether I waited for my turn, so that there is no round to try."""
-        return self._due is not None and not self._keep
+        return self._due is not None
 
     def ask(self, beats: Beats, now: float, coming: Collection[PeerId] = ()) -> bool:
         """Whether it is this learner's turn to step alone, after no round succeeded. `coming`: learners whose
         release of the next version is on its way."""
-        if self._keep:
-            self._due = now + self._pause
-            return False
         before = self.steps(beats) | self.fresh(coming)
         if self._due is None:
             order = publishers([self._me, *((beats[peer].incarnation, peer) for peer in self._ready(beats))])
@@ -116,8 +112,7 @@ class SoloTurns:
 
     def ready(self, company: bool, now: float) -> bool:
         """Whether it is time to use a kept gradient. `company`: whether other learners are present."""
-        rested = self._due is None or now >= self._due
-        return rested and company if self._keep else rested or not company
+        return not company or self._due is None or now >= self._due
 
     def wait(self, now: float) -> float:
         """Seconds until time alone changes the result of `ready`."""

@@ -25,6 +25,10 @@ from swarm.settings import config
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+BETAS = (0.9, 0.99)
+"""Decay of the first and the second moment. The second averages over about 100 steps: a run has hundreds, and
+the usual 0.999 would average over more than most have."""
+
 BUCKET = 1 << 24
 """Parameters that step together: 64 MiB of gradient, and as much again for AdamW's intermediate results."""
 
@@ -173,9 +177,9 @@ class MasterOptimizer:
         settings = self._settings
         rates: dict[str, Any] = {
             "lr": settings.lr,
-            "betas": (settings.beta1, settings.beta2),
+            "betas": BETAS,
             "eps": 1e-8,
-            "weight_decay": settings.weight_decay,
+            "weight_decay": 0.0,  # at these rates and so few steps it would do nothing
         }
         if settings.name == "adamw":
             return torch.optim.AdamW(self.masters.values(), **rates)

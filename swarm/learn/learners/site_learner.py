@@ -34,6 +34,10 @@ from swarm.storage.blocks import Damaged
 from swarm.storage.image import MakeDraft, in_memory
 from swarm.storage.weights import Weights
 
+OUTER_RATE = 0.7
+"""Step along the mean of the contributions, as in DiLoCo (arXiv 2311.08105): what runs adapt to the number of
+their local steps is the momentum."""
+
 MOMENTUM, RESIDUAL = "outer/momentum", "outer/residual"
 """Names of tensors (P,) in a state; the second is in checkpoints only."""
 
@@ -99,7 +103,7 @@ class SiteLearner(Learner):
             contributions.add(mean.numpy(), one.data, one.factor, settings.density)
         progress = self._settled(self._optimizer.gather(), mine)
         self._momentum.mul_(settings.outer_momentum).add_(mean)
-        change = torch.mul(self._momentum, settings.outer_momentum).add_(mean).mul_(settings.outer_lr)
+        change = torch.mul(self._momentum, settings.outer_momentum).add_(mean).mul_(OUTER_RATE)
         self._anchor.sub_(change)
         self._go_on(progress)
         self.version += 1

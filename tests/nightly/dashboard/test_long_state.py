@@ -7,29 +7,29 @@ import sys
 
 from dashboard_story import LEARNERS, SEED, digest, heard, released
 
+from dashboard.fold.bounds import Bounds
 from dashboard.fold.folds import fold
 from dashboard.fold.state import CURVES, SwarmState
 from swarm import events as happened
 from swarm.protocol import Role
-from swarm.settings.page import History
 from swarm.types import Link, PeerId
 
 
 def test_memory_is_bounded_after_twenty_thousand_events() -> None:
-    history = History(points=200, events=100, peers=200, samples=4, releases=80, columns=40)
-    state = SwarmState(history=history)
+    bounds = Bounds(points=200, events=100, peers=200, samples=4, releases=80, columns=40)
+    state = SwarmState(bounds=bounds)
     sizes = []
     for number in range(20_000):
         fold(state, _ever_new(number))
         if number in (10_000, 19_999):
             sizes.append(_deep_size(state))
-    assert len(state.peers) <= history.peers and len(state.events()) <= history.events
+    assert len(state.peers) <= bounds.peers and len(state.events()) <= bounds.events
     assert (
         len(state.series) <= CURVES + 5
-        and max(len(curve.xs) for curve in state.series.values()) <= history.points
+        and max(len(curve.xs) for curve in state.series.values()) <= bounds.points
     )
-    assert len(state.releases) <= history.releases and len(state.samples.view(0)) <= history.samples
-    assert state.heat.view().columns <= history.columns and len(state.heat.view().rows) <= history.peers
+    assert len(state.releases) <= bounds.releases and len(state.samples.view(0)) <= bounds.samples
+    assert state.heat.view().columns <= bounds.columns and len(state.heat.view().rows) <= bounds.peers
     assert sizes[1] < sizes[0] * 1.1 and sizes[1] < 20e6
 
 

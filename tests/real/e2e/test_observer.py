@@ -114,10 +114,10 @@ def test_a_window_imports_neither_torch_nor_a_model(house: SwarmProcesses, tmp_p
 @pytest.mark.nightly
 def test_a_window_that_starts_again_shows_what_it_knew(house: SwarmProcesses, tmp_path: Path) -> None:
     folder = tmp_path / "late"
-    first = window(house, house.invite("observer"), folder, "--set", "peer.history.save=1")
+    first = window(house, house.invite("observer"), folder)
     url = page(house, first)
     knew = house.wait_until(lambda: versions(url), 10, "no curve")
-    house.wait_until((folder / "peers" / "observer-1" / "history").exists, 10, "nothing was saved")
+    house.wait_until((folder / "peers" / "observer-1" / "history").exists, 45, "nothing was saved")
     first.kill()
     again = window(house, house.invite("observer"), folder)
     assert set(knew) <= set(versions(page(house, again)))
@@ -232,7 +232,7 @@ def test_status_of_a_folder_tells_the_same_as_its_page(house: SwarmProcesses) ->
 @pytest.mark.nightly
 def test_a_seed_that_starts_again_has_its_history(tmp_path: Path) -> None:
     with started_swarm(tmp_path) as house:
-        first = house.seed("peer.history.save=0.5")
+        first = house.seed()
         house.join("learner")
         house.join("sampler", *UNHURRIED)
         url = (house.folder / "page").read_text()
@@ -243,7 +243,7 @@ def test_a_seed_that_starts_again_has_its_history(tmp_path: Path) -> None:
             since = time.time_ns()
             house.wait_until(
                 lambda since=since: history.exists() and history.stat().st_mtime_ns > since,  # type: ignore[misc]
-                30,
+                45,
                 "its history was not saved",
             )
         first.kill()

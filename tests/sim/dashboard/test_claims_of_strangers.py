@@ -12,6 +12,7 @@ from still_host import membership, still_host
 
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition
+from dashboard.fold.bounds import BOUNDS, Bounds
 from dashboard.fold.folds import fold
 from dashboard.fold.peer import LONGEST
 from dashboard.fold.state import SwarmState
@@ -22,7 +23,6 @@ from swarm.limits import EVENT_LIMIT
 from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
 from swarm.settings.config import DelayLaw, Pace, Run
-from swarm.settings.page import History
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Lag, PeerId
@@ -31,8 +31,8 @@ START = 1_750_000_000.0
 STRANGERS = tuple(PeerId(who(number)) for number in range(100, 150))
 
 
-def told(history: History | None = None) -> SwarmState:
-    state = SwarmState(history=history)
+def told(bounds: Bounds = BOUNDS) -> SwarmState:
+    state = SwarmState(bounds=bounds)
     for event in story(30, START):
         fold(state, event)
     return state
@@ -67,7 +67,7 @@ def test_before_the_first_release_no_strangers_version_is_the_newest() -> None:
 
 
 def test_rows_of_strangers_give_way_before_those_of_members() -> None:
-    state = told(History(peers=20))
+    state = told(Bounds(peers=20))
     invade(state, state.last + 0.1)
     assert {*LEARNERS, SAMPLERS[0]} <= state.peers.keys() and len(state.peers) == 20
 
@@ -85,7 +85,7 @@ def member(number: int, at: float) -> happened.Heard:
 
 
 def test_a_new_member_finds_a_place_in_a_full_table_of_those_that_left_and_is_here_once() -> None:
-    state = SwarmState(history=History(peers=8))
+    state = SwarmState(bounds=Bounds(peers=8))
     for number in range(200, 208):
         fold(state, member(number, 10.0))
         if number > 200:
@@ -97,7 +97,7 @@ def test_a_new_member_finds_a_place_in_a_full_table_of_those_that_left_and_is_he
 
 
 def test_a_full_table_drops_the_member_silent_for_longest_and_no_stranger_displaces_one() -> None:
-    state = SwarmState(Run(pace=Pace(beat=1.0, patience=5.0)), History(peers=8))
+    state = SwarmState(Run(pace=Pace(beat=1.0, patience=5.0)), Bounds(peers=8))
     for number in range(200, 209):
         fold(state, member(number, float(number)))
     assert state.peers.keys() == {who(number) for number in range(201, 209)}
@@ -112,7 +112,7 @@ def test_a_full_table_drops_the_member_silent_for_longest_and_no_stranger_displa
 
 
 def test_a_table_of_peers_that_are_all_here_stays_as_it_is_and_has_a_place_for_each_learner() -> None:
-    state = SwarmState(history=History(peers=8))
+    state = SwarmState(bounds=Bounds(peers=8))
     for at in range(10, 30, 2):
         for number in range(200, 216):
             fold(state, member(number, float(at)))

@@ -15,6 +15,7 @@ from audited_swarms import HONEST, OtherText, of, played
 from role_swarms import EPOCH
 from still_host import membership, still_host
 
+from peers.audits import replayer
 from peers.audits.accusations import AccusationExchange
 from peers.audits.evidence import SUSPENDED, read_suspended
 from peers.audits.replayer import Replayer
@@ -212,7 +213,8 @@ def test_an_accusation_is_looked_at_when_it_is_said_again_and_its_version_is_her
         return not early and true(self, version, weights)
 
     monkeypatch.setattr(Replayer, "holds", holds)
-    told = played(0.5, [OtherText], APART, learners=(None,) * 2, share=1.0, versions=64)
+    monkeypatch.setattr(replayer, "VERSIONS", 64)
+    told = played(0.5, [OtherText], APART, learners=(None,) * 2, share=1.0)
     (second,) = (event for event in of(told, Audited) if event.peer == "learner-1" and event.until > 0)
     assert second.sampler == CHEAT and 10 < second.at - EPOCH < 30
 

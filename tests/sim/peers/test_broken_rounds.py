@@ -22,8 +22,8 @@ from swarm.core.agreement.rounds import Cause
 from swarm.events import Averaged, Lost, Moved, Noted, Trained
 from swarm.learn.learners.learner import Learner
 from swarm.net.memory.network import MemoryAverager, MemoryGossip
-from swarm.net.ports import Average, NotFinite, RoundLost
-from swarm.settings.config import Averaging, BatchSize, DelayLaw, Pace, Releasing
+from swarm.net.ports import Average, NotFinite
+from swarm.settings.config import Averaging, BatchSize, DelayLaw, Releasing
 from swarm.sim.scenario import Fault
 from swarm.storage.weights import Weights
 from swarm.types import Beat, Digest, PeerId, Release
@@ -196,20 +196,6 @@ def test_a_learner_that_names_releases_which_never_come_does_not_stop_the_others
     told = Told(scenario(2.0, (2, 3)))
     # Each version costs the match, a time-out and the listening: 8 seconds.
     assert max(event.version for event in told.of(Trained, "learner-0")) >= 10
-
-
-def test_learners_that_never_step_alone_do_not_spin_while_their_rounds_break(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def breaks(*_: Any) -> None:
-        await asyncio.sleep(0.05)
-        raise RoundLost("the averager ended; nothing was averaged")
-
-    monkeypatch.setattr(MemoryAverager, "average", breaks)
-    told = Told(scenario(1.0, (2, 3), averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0, alone="keep")))
-    assert not told.of(Trained)
-    # Two learners, a minute, seven moves each time that the gradient is tried, which is once a heartbeat.
-    assert 100 < len(told.of(Moved)) < 2 * 60 / Pace().beat * 7
 
 
 def test_a_gradient_that_is_not_finite_goes_to_its_step_at_once_which_refuses_it(

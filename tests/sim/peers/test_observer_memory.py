@@ -18,22 +18,21 @@ from dashboard.fold import snapshot
 from dashboard.fold.folds import fold
 from dashboard.fold.state import SwarmState
 from peers import observer as module
-from peers.observer import ANSWER_LIMIT, Observer
+from peers.observer import ANSWER_LIMIT, SAVE, Observer
 from peers.runtime.host import Host
 from swarm import events
 from swarm.frames import wire
 from swarm.frames.run_types import Membership
 from swarm.net.memory.network import EPOCH, MemoryNetwork
 from swarm.protocol import Phase, Role
-from swarm.settings.config import Config, DelayLaw, Peer, Run
-from swarm.settings.page import History
+from swarm.settings.config import Config, DelayLaw, Run
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId
 
 SEED, LEARNER = PeerId("seed"), PeerId("learner")
 YEAR = 365 * 86400.0
-CONFIG = Config(run=Run(name="watch"), peer=Peer(history=History(save=10.0)))
+CONFIG = Config(run=Run(name="watch"))
 
 
 class World:
@@ -134,10 +133,8 @@ def test_a_window_that_is_killed_has_lost_no_more_than_one_pause(tmp_path: Path)
     async def body(world: World) -> None:
         async with world.window() as (host, _):
             train(host, range(1, 4))
-            await asyncio.sleep(CONFIG.peer.history.save + 1)
-            kept = snapshot.load(
-                (tmp_path / "window" / "history").read_bytes(), CONFIG.run, CONFIG.peer.history
-            )
+            await asyncio.sleep(SAVE + 1)
+            kept = snapshot.load((tmp_path / "window" / "history").read_bytes(), CONFIG.run)
             assert curve(kept) == [1, 2, 3]
 
     in_world(tmp_path, body)
@@ -165,17 +162,17 @@ def test_a_full_disk_is_one_fault_until_there_is_room_and_the_window_goes_on(
     async def body(world: World) -> None:
         async with world.window() as (host, watch):
             monkeypatch.setattr(module, "write_durably", full)
-            for version in range(1, 5):
+            for version in (1, 2):  # within a minute, after which it is told again
                 train(host, range(version, version + 1))
-                await asyncio.sleep(CONFIG.peer.history.save)
+                await asyncio.sleep(SAVE)
             monkeypatch.undo()
-            train(host, range(5, 6))
-            await asyncio.sleep(CONFIG.peer.history.save)
+            train(host, range(3, 4))
+            await asyncio.sleep(SAVE)
             kinds = (events.Faulted, events.Recovered)
             fault, back = [event for event in world.journal if isinstance(event, kinds)]
             assert isinstance(fault, events.Faulted) and "No space left on device" in fault.detail
             assert isinstance(back, events.Recovered) and fault.part == back.part == "disk"
-            assert curve(watch.state) == [1, 2, 3, 4, 5]
+            assert curve(watch.state) == [1, 2, 3]
 
     in_world(tmp_path, body)
 
@@ -200,7 +197,7 @@ def test_a_stranger_s_history_is_not_taken_whether_a_member_is_here_or_not(
     tmp_path: Path, claims: Membership | None
 ) -> None:
     async def lie(sender: PeerId, request: bytes) -> bytes:
-        state = SwarmState(CONFIG.run, CONFIG.peer.history)
+        state = SwarmState(CONFIG.run)
         fold(state, trained(10**6, EPOCH + 1e4, groups=10**9))
         return wire.encode(module.Past(age=0.0, state=snapshot.dump(state), membership=claims))
 
@@ -345,7 +342,7 @@ def test_a_silent_bootstrap_leaves_time_for_another(tmp_path: Path) -> None:
 
 def test_a_history_of_a_clock_that_was_a_year_ahead_does_not_stop_time(tmp_path: Path) -> None:
     async def body(world: World) -> None:
-        state = SwarmState(CONFIG.run, CONFIG.peer.history)
+        state = SwarmState(CONFIG.run)
         told = beat(role=Role.SAMPLER, state="sampling", phase=Phase.SAMPLING, at=EPOCH + YEAR)
         fold(state, events.Heard(at=EPOCH + YEAR, peer=PeerId("window"), subject=PeerId("gone"), beat=told))
         (tmp_path / "window").mkdir()
@@ -381,8 +378,8 @@ def test_many_windows_that_come_at_once_cost_one_dump(
 
 
 def test_an_answer_fits_a_frame_whatever_the_swarm_said(tmp_path: Path) -> None:
-    state = SwarmState(CONFIG.run, CONFIG.peer.history)
-    for number in range(CONFIG.peer.history.events):
+    state = SwarmState(CONFIG.run)
+    for number in range(state.bounds.events):
         fold(
             state,
             events.Noted(

@@ -26,7 +26,6 @@ from swarm.events import (
     Dropped,
     Faulted,
     Judged,
-    Moved,
     Noted,
     Recovered,
     Rejected,
@@ -41,7 +40,6 @@ from swarm.learn.learners.microbatch import OutOfMemory
 from swarm.net.memory.network import MemoryAverager
 from swarm.net.ports import Average
 from swarm.settings.config import (
-    Averaging,
     BatchSize,
     Delay,
     DelayLaw,
@@ -308,16 +306,6 @@ def test_injected_delays_show_where_they_act() -> None:
     upload = Told(scenario(1.0, (1, 2), delay=Delay(upload=constant(7.0))))
     assert min(event.seconds for event in upload.of(Judged)) >= 7.0
     assert min(event.age for event in upload.of(Adopted)) < 2.0
-
-
-def test_a_lone_learner_that_keeps_its_gradient_waits_without_spinning() -> None:
-    told = Told(scenario(2.0, (1, 3), averaging=Averaging(alone="keep")))
-    assert not told.of(Trained)
-    assert len(told.of(Moved)) < 10
-    joined = Told(
-        scenario(2.0, (2, 3), Fault(at=60, fault="host", peer="learner-1"), averaging=Averaging(alone="keep"))
-    )
-    assert not joined.of(Trained, until=60) and joined.of(Trained, since=60)
 
 
 LIES = ("reward", "sampler", "token", "nan", "task", "id", "truth")

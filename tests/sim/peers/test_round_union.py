@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
@@ -51,7 +51,6 @@ class Watched:
         monkeypatch: pytest.MonkeyPatch,
         method: str,
         *faults: Fault,
-        alone: Literal["step", "keep"] = "step",
     ) -> None:
         self.errors: list[float] = []
         """Of the vector that was stepped by, over the norm of the union's gradient."""
@@ -76,7 +75,7 @@ class Watched:
             sampling=Sampling(group_size=4, max_tokens=4),
             optimizer=Optimizer(lr=0.1),
             batch=BatchSize(groups=12, close_after=3.0),
-            averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0, alone=alone),
+            averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0),
             objective=ObjectiveSettings(name=method),
         )
         prices = {
@@ -142,20 +141,6 @@ def test_a_learner_that_tells_nothing_holds_nobody_up_and_the_journal_says_so(
     noted = [event for event in watched.of(Noted) if "averaged over 2 learners" in event.text]
     assert noted and {event.peer for event in noted} == {"learner-0"}
     assert all("by the batches of 1: a heartbeat was late" in event.text for event in noted)
-
-
-def test_a_gradient_that_waited_for_company_is_made_again_with_what_the_company_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    watched = Watched(monkeypatch, "ppo_clip", Fault(at=20, fault="host", peer="learner-1"), alone="keep")
-    first = [call for call in watched.calls if call[0] == 0]
-    assert [(learner, others) for _, learner, others in first] == [
-        (first[0][1], 0),
-        (first[1][1], 1),
-        (first[2][1], 1),
-    ]
-    assert first[0][1] in (first[1][1], first[2][1]) and first[1][1] != first[2][1]
-    assert watched.of(Trained)[0].members == 2
 
 
 IMPOSSIBLE: list[dict[str, Any]] = [

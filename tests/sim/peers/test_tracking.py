@@ -95,7 +95,7 @@ class Kept:
 
 
 def heard_by(
-    monkeypatch: pytest.MonkeyPatch, tracker: Callable[[Experiment], Any], *heard: Event, name: str = ""
+    monkeypatch: pytest.MonkeyPatch, tracker: Callable[[Experiment], Any], *heard: Event
 ) -> list[Event]:
     """What a seed tells of it, which hears this while a tracker is there."""
     monkeypatch.setitem(trackers.TRACKERS, "trackio", tracker)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def heard_by(
     async def scene() -> None:
         host = still_host(MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))), "seed", Role.SEED)
         host.bus.add(told.append)
-        async with tracked(host, Track(to="trackio", name=name), Path("unused")):
+        async with tracked(host, Track(to="trackio"), Path("unused")):
             for event in heard:
                 host.bus.emit(event)
                 await asyncio.sleep(0.01)
@@ -162,10 +162,10 @@ def test_a_tracker_that_could_not_be_opened_is_opened_after_a_minute_and_then_no
             raise RuntimeError("no key")
         return made[-1]
 
-    fault, recovery = heard_by(monkeypatch, open_later, *map(trained, range(1, 6)), name="mine")
+    fault, recovery = heard_by(monkeypatch, open_later, *map(trained, range(1, 6)))
     assert isinstance(fault, happened.Faulted) and isinstance(recovery, happened.Recovered)
     _, kept = made
-    assert [version for version, _ in kept.lines] == [3, 4, 5] and kept.experiment.name == "mine"
+    assert [version for version, _ in kept.lines] == [3, 4, 5]
 
 
 def test_a_tracker_that_does_not_end_is_told_and_keeps_no_process_from_ending(

@@ -40,8 +40,8 @@ def beats(**states: str) -> dict[PeerId, Beat]:
     }
 
 
-def turns(keep: bool = False) -> SoloTurns:
-    return SoloTurns(ME, timeout=5.0, pause=2.0, keep=keep)
+def turns() -> SoloTurns:
+    return SoloTurns(ME, timeout=5.0)
 
 
 def test_the_oldest_learner_with_a_gradient_is_first_and_the_others_wait_for_as_many_as_are_older() -> None:
@@ -132,13 +132,6 @@ def test_one_that_is_left_alone_need_not_wait_its_turn_out() -> None:
     mine = turns()
     assert not mine.ask(beats(older="matching"), 100.0)
     assert mine.ready(False, 100.1)
-
-
-def test_a_learner_that_never_steps_alone_tries_a_round_again_after_a_pause_when_somebody_is_there() -> None:
-    mine = turns(keep=True)
-    assert mine.ready(True, 100.0) and not mine.ready(False, 100.0)
-    assert not mine.ask(beats(younger="matching"), 100.0) and not mine.waited
-    assert not mine.ready(True, 101.9) and mine.ready(True, 102.0) and not mine.ready(False, 102.0)
 
 
 def test_a_gradient_that_is_gone_is_forgotten() -> None:

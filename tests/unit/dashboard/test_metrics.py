@@ -14,13 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from starlette.testclient import TestClient
 
+from dashboard.fold.bounds import Bounds
 from dashboard.fold.snapshot import dump, load
 from dashboard.fold.state import SwarmState
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
 from swarm import events as happened
 from swarm.protocol import Role
-from swarm.settings.page import History
 
 GRAFANA = json.loads((ROOT / "dashboard" / "grafana.json").read_text(encoding="utf-8"))
 EVERYTHING = (
@@ -106,7 +106,7 @@ def test_peers_are_labels_of_one_metric_alone() -> None:
 
 
 def test_a_counter_never_falls() -> None:
-    feed, at = Feed(SwarmState(history=History(peers=2))), time.time()
+    feed, at = Feed(SwarmState(bounds=Bounds(peers=2))), time.time()
 
     def said(number: int, seq: int, doomed: int, start: int = 1, invited: bool = True) -> float:
         made = heard(who(number), 3, at, seq=seq, role=Role.SAMPLER)

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboard.fold import snapshot
+from dashboard.fold.bounds import Bounds
 from dashboard.fold.folds import fold
 from dashboard.fold.snapshot import SnapshotError, dump, load
 from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import view_of
 from dashboard.views import Condition, StateView
 from swarm import events as happened
-from swarm.settings.page import History
 
-SMALL = History(points=6, events=9, peers=4, samples=2, columns=4)
+SMALL = Bounds(points=6, events=9, peers=4, samples=2, columns=4)
 
 
 def apart_from_problems(view: StateView) -> StateView:
@@ -34,10 +34,10 @@ def apart_from_problems(view: StateView) -> StateView:
 def test_a_state_that_was_kept_goes_on_as_if_it_had_never_stopped(
     before: list[happened.Event], after: list[happened.Event]
 ) -> None:
-    state = SwarmState(history=SMALL)
+    state = SwarmState(bounds=SMALL)
     for event in before:
         fold(state, event)
-    again = load(dump(state), history=SMALL)
+    again = load(dump(state), bounds=SMALL)
     for event in after:
         fold(state, event)
         fold(again, event)
@@ -88,7 +88,7 @@ def test_a_damaged_state_is_refused_or_fit_to_be_shown(data: st.DataObject) -> N
     for _ in range(data.draw(st.integers(1, 4))):
         plain[data.draw(st.integers(0, len(plain) - 1))] = data.draw(st.integers(0, 255))
     try:
-        state = load(zstandard.ZstdCompressor().compress(bytes(plain)), history=SMALL)
+        state = load(zstandard.ZstdCompressor().compress(bytes(plain)), bounds=SMALL)
     except SnapshotError:
         return
     for event in story(4, start=5.0):
@@ -124,7 +124,7 @@ def test_a_strangers_state_is_cut_to_the_bounds_and_cleaned() -> None:
     peer = state.peers[SAMPLERS[0]]
     own = peer.name
     peer.name, peer.label, peer.busy, peer.hardware = "neat-ebony-wren", "evil\u202e" * 99, 7.0, "\x1b[31m"
-    again = load(dump(state), history=SMALL)
+    again = load(dump(state), bounds=SMALL)
     assert len(again.peers) == SMALL.peers and len(again.events()) <= SMALL.events
     row = load(dump(state)).row(SAMPLERS[0], 1.0)
     assert row is not None and row.name == own

@@ -24,6 +24,7 @@ from dashboard_story import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dashboard.fold.bounds import Bounds
 from dashboard.fold.folds import FOLDS, fold
 from dashboard.fold.parts.series import LIMIT, Series
 from dashboard.fold.recent import _NOTICES
@@ -36,7 +37,6 @@ from swarm.journal import from_line, to_line
 from swarm.membership.identity import human_name
 from swarm.protocol import Phase, Role
 from swarm.settings.config import Run
-from swarm.settings.page import History
 from swarm.types import Link, PeerId, Verdict
 
 JOURNAL_ONLY = {happened.Sampled, happened.Stepped, happened.Dropped, happened.Found}
@@ -61,8 +61,8 @@ def test_folding_a_journal_equals_folding_the_live_feed(told: list[happened.Even
 def test_a_reader_of_differences_ends_where_a_reader_of_everything_is(
     told: list[happened.Event], data: st.DataObject
 ) -> None:
-    history = History(points=6, events=20, peers=4, samples=2, columns=4)
-    state, reader = SwarmState(history=history), Reader()
+    bounds = Bounds(points=6, events=20, peers=4, samples=2, columns=4)
+    state, reader = SwarmState(bounds=bounds), Reader()
     for one in told:
         fold(state, one)
         if data.draw(st.booleans()):
@@ -70,7 +70,7 @@ def test_a_reader_of_differences_ends_where_a_reader_of_everything_is(
     reader.take(view_of(state, 50.0, reader.revision))
     fresh = Reader()
     fresh.take(view_of(state, 50.0))
-    mine, theirs = reader.shows(history.samples), fresh.shows(history.samples)
+    mine, theirs = reader.shows(bounds.samples), fresh.shows(bounds.samples)
     reader.lines = {number: line for number, line in reader.lines.items() if number in fresh.lines}
     assert reader.lines == fresh.lines
     assert mine[:2] + mine[3:] == theirs[:2] + theirs[3:]
@@ -86,7 +86,7 @@ def test_a_reader_of_differences_survives_thinned_curves_and_dropped_peers() -> 
             reader.take(view_of(state, 2.0, reader.revision))
     assert reader.curves["accuracy"].keys() >= {x for x, _, _ in state.series["accuracy"].points()[-140:]}
     assert reader.rest is not None and not reader.rest.full, "a view after the thinning is a difference again"
-    most = state.history.peers
+    most = state.bounds.peers
     for number in range(most + 60):
         fold(state, heard(PeerId(f"peer{number}"), 1, 1.0))
         if number > most - 2:

@@ -12,7 +12,7 @@ from learner_batches import model, policy, settings
 from rows import nightly
 
 from swarm.learn.files import checkpoint
-from swarm.learn.learners import contribution
+from swarm.learn.learners import contribution, site_learner
 from swarm.learn.learners.microbatch import OutOfMemory
 from swarm.learn.learners.optimizers import MasterOptimizer
 from swarm.learn.learners.site_learner import CountedContribution, SiteLearner
@@ -90,8 +90,11 @@ def test_a_release_that_could_not_be_written_takes_no_local_step(folder: Path) -
     assert torch.equal(masters(one), local)
 
 
-def test_a_list_of_one_with_all_values_and_no_momentum_is_the_local_step_in_8_bits(folder: Path) -> None:
-    one = begun(folder, density=1.0, outer_lr=1.0, outer_momentum=0.0)
+def test_a_list_of_one_with_all_values_and_no_momentum_is_the_local_step_in_8_bits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_learner, "OUTER_RATE", 1.0)
+    one = begun(folder, density=1.0, outer_momentum=0.0)
     start = masters(one)
     data = stepped(one, 1)
     local = masters(one) - start
@@ -100,9 +103,9 @@ def test_a_list_of_one_with_all_values_and_no_momentum_is_the_local_step_in_8_bi
 
 
 def test_the_outer_step_is_that_of_nesterov(folder: Path) -> None:
-    one = begun(folder, outer_lr=0.5, outer_momentum=0.8)
+    one = begun(folder, outer_momentum=0.8)
     weight = torch.nn.Parameter(masters(one))
-    nesterov = torch.optim.SGD([weight], lr=0.5, momentum=0.8, nesterov=True)
+    nesterov = torch.optim.SGD([weight], lr=site_learner.OUTER_RATE, momentum=0.8, nesterov=True)
     for seed in range(3):
         data = stepped(one, seed)
         weight.grad = torch.zeros(one.size)
@@ -112,8 +115,11 @@ def test_the_outer_step_is_that_of_nesterov(folder: Path) -> None:
         torch.testing.assert_close(masters(one), weight.detach(), rtol=1e-6, atol=1e-8)
 
 
-def test_what_a_contribution_leaves_out_comes_with_later_ones(folder: Path) -> None:
-    one = begun(folder, density=0.25, outer_lr=1.0, outer_momentum=0.0)
+def test_what_a_contribution_leaves_out_comes_with_later_ones(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_learner, "OUTER_RATE", 1.0)
+    one = begun(folder, density=0.25, outer_momentum=0.0)
     start = masters(one)
     data = stepped(one, 1)
     goal = masters(one)

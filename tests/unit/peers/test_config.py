@@ -296,7 +296,7 @@ def test_a_setting_that_came_later_is_in_a_spec_only_where_it_says_something(
 ) -> None:
     then = json.loads(BEGUN.read_text())
     assert json.loads(msgspec.json.encode(loading.run_dict(FIRST))).items() == then.items(), (
-        "a setting of [run] that is new belongs to config_loading.YOUNGER once this PROTOCOL is released;"
+        "a setting of [run] that is new belongs to loading.YOUNGER once this PROTOCOL is released;"
         f" until then, and with a new one, to {BEGUN.name}"
     )
     monkeypatch.setattr(loading, "YOUNGER", frozenset({"pace.beat", "private"}))
