@@ -40,8 +40,8 @@ from swarm.storage.durable import write_durably
 from swarm.types import Finite, PeerId, Struct
 
 SAVE = 30.0
-"""Seconds between two saves: of a killed peer the newest events are missing on its page when it starts
-again."""
+"""Seconds between two saves: of a killed peer the newest events are missing on its dashboard when it
+starts again."""
 
 ANSWER_LIMIT = 3670016
 """Bytes, 3.5 MiB: a frame of mail is 4 MiB, and a private run wraps it."""

@@ -11,11 +11,12 @@ class Page(Section):
     """The dashboard of this peer."""
 
     host: Name = "127.0.0.1"
-    """Address to serve it on. It has no password: others reach it through a proxy that asks for one."""
+    """Address to serve it on: another one for a container or a proxy on another machine. It has no password:
+    others reach it through a proxy that asks for one."""
     port: Port = 8080
     """TCP port; 0 takes a free one."""
     free: bool = True
-    """Take the next free port where `port` is taken; otherwise that is an error."""
+    """Take the next free port where `port` is taken; otherwise that is an error, as containers need it."""
     hosts: tuple[str, ...] = ()
     """Host names, besides `host`, under which a browser may request the dashboard: that of a proxy in front
     of it."""
@@ -23,8 +24,8 @@ class Page(Section):
     """Path under which a proxy asks for the dashboard, such as `/swarm`, where the proxy does not take it
     off."""
     invite: bool = True
-    """Show how to join: in a public run to everybody who sees the dashboard, in a private one never without
-    an invite for samplers."""
+    """Show how to join: in a public run to all who see the dashboard, in a private one never without an
+    invite for samplers. `false` for a dashboard that is only to be looked at."""
 
 
 class Track(Section):
@@ -34,4 +35,4 @@ class Track(Section):
     """Where they go. wandb keeps them on this disk unless the environment says WANDB_MODE=online; trackio
     keeps them where TRACKIO_DIR says."""
     project: Name = "swarm"
-    """Runs of one project are shown beside each other."""
+    """Runs of one project are shown beside each other: a name for each series of experiments."""

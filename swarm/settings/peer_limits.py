@@ -22,8 +22,8 @@ class Limits(Section):
     """Mbit/s that they take, on average over some seconds: a block of 1 MiB that was asked for comes as fast
     as it can. 0: no limit."""
     cpu: Part = 1.0
-    """Share of the machine's cores, in whole cores, one at least, on which all of this peer's processes
-    stay."""
+    """Share of the machine's cores, in whole cores, one at least, on which all of this peer's processes stay:
+    for a machine that others work on."""
     nice: Annotated[int, Meta(ge=0, le=19)] = 0
     """Priority of these processes: at 19 they take what other programs leave."""
     memory: Weight = 0.0
@@ -48,9 +48,10 @@ class Auditing(Section):
 
     share: Share = 0.05
     """Largest share of the time that it computes, for groups that it draws and for those that others accuse;
-    0: it replays none. For its first replay it loads the policy once more."""
+    0: it replays none. For its first replay it loads the policy once more. Raise it where strangers make most
+    groups."""
     invited: bool = False
-    """Whether samplers with an invite are audited, too."""
+    """Whether samplers with an invite are audited, too: where not all who were invited are trusted."""
     gradients: bool = False
-    """Whether other learners' gradients are computed again, within the same share of the time; signed
-    manifests of its own batches are shown to them in any case."""
+    """Whether other learners' gradients are computed again, within the same share of the time: where learners
+    of others take part. Signed manifests of its own batches are shown to them in any case."""
