@@ -2,7 +2,7 @@
 peers.verbs.
 
 Every command is a function from parsed arguments to an exit code; `peers.errors.guarded` turns its exceptions
-into exit codes. Results go to stdout, messages to stderr, and `forget` and `identity` alone ask a question.
+into exit codes. Results go to stdout, messages to stderr, and `identity` alone asks a question.
 Torch and hivemind take seconds to import, so each command imports what it needs when it runs, and `--help`
 needs neither. Not handled here: what the commands do.
 """
@@ -180,12 +180,6 @@ def _add_keeping(commands: Any) -> None:
     it.add_argument("--for", dest="lasts", type=options.seconds, metavar="TIME", help=lasts)
     about = "end a pause"
     add_command(commands, "resume", verbs.resume, about, "swarm resume", ("folder",))
-    about = "delete what a run left on this machine, once none of its peers runs here"
-    it = add_command(commands, "forget", verbs.forget, about, "swarm forget demo", ("folder",))
-    it.add_argument("run", metavar="RUN", nargs="?", help="its name, or the first 12 digits of its digest")
-    it.add_argument("--yes", action="store_true", help="do not ask")
-    about = "also delete the key that signs the run's memberships, which has no other copy"
-    it.add_argument("--owner-key", action="store_true", help=about)
     about = "ask the peers of a run on this machine to finish and leave"
     add_command(commands, "leave", verbs.leave, about, "swarm leave --folder ./demo-run", ("folder",))
 
@@ -282,9 +276,6 @@ def _add_machine(commands: Any) -> None:
         commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")
     )
     options.word(it, "check this run too, without joining it")
-    about = "tell whether a run needs another version of this program, and how to get it; installs nothing"
-    it = add_command(commands, "update", verbs.update, about, "swarm update swarm1...", ("folder",))
-    options.word(it, "the invite of a run elsewhere (default: the run on this machine)")
     about = (
         "predict and measure which roles fit on this machine with a model, in which precision, and how fast"
     )

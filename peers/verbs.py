@@ -148,23 +148,6 @@ def resume(args: argparse.Namespace) -> int:
     return program.resume(folder)
 
 
-def forget(args: argparse.Namespace) -> int:
-    if (args.run is None) is (args.folder is None):
-        raise WrongUsage("name a run, or its folder with --folder: one of them")
-    from peers.commands.runs import forget as program
-
-    folder = arguments.only_folder(args) if args.run is None else program.folder_of(args.run)
-    return program.forget(folder, args.owner_key, (lambda _: True) if args.yes else program.ask)
-
-
-def update(args: argparse.Namespace) -> int:
-    word = arguments.word_or_folder(args)
-    folder = None if word else arguments.only_folder(args)
-    from peers.commands.runs import update as program
-
-    return program.update(folder, word)
-
-
 def leave(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.commands.runs import status as program

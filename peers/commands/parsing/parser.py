@@ -38,10 +38,6 @@ MEANT = {
     "block": "revoke",
     "expel": "revoke",
     "unban": "pardon",
-    "rm": "forget",
-    "remove": "forget",
-    "delete": "forget",
-    "clean": "forget",
     "continue": "resume",
     "watch": "status --watch",
     "top": "status --watch",
@@ -86,9 +82,12 @@ HINTS = {
     "ls": "`swarm status` shows the run on this machine, and names them where there are several",
     "logs": "`swarm why` says what each peer here does, and where its log is",
     "--config": "name the file without it",
+    "rm": "once `swarm leave` ended its peers, remove the run's folder yourself; keep its `owner.key`",
+    "update": "install the newest version as you installed this one; `swarm doctor INVITE` checks it",
 }
 """A word or option without an equivalent here -> advice."""
 HINTS |= dict.fromkeys(("list", "runs"), HINTS["ls"]) | dict.fromkeys(("log", "tail"), HINTS["logs"])
+HINTS |= dict.fromkeys(("remove", "delete", "clean", "forget"), HINTS["rm"]) | {"upgrade": HINTS["update"]}
 
 INSTEAD = {"--name": "run.name", "--task": "run.task.name"}
 """Option -> the setting that it would be, of several with that name."""

@@ -26,7 +26,7 @@ from swarm.types import Digest
 ADDRESS = f"/ip4/127.0.0.1/tcp/9/p2p/{invite.keyring(bytes(32)).me}"
 WORD, OTHER = (invite.make(Digest(run * 32), [ADDRESS], Role.SAMPLER) for run in ("ab", "cd"))
 
-TAKING = ("join", "dashboard", "status", "doctor", "update")
+TAKING = ("join", "dashboard", "status", "doctor")
 """Commands that take an invite."""
 
 
@@ -51,7 +51,7 @@ def test_an_invite_comes_from_an_argument_standard_input_a_file_or_the_environme
     assert invite.read(given(command, "-"), time.time()).run == Digest("cd" * 32)
 
 
-@pytest.mark.parametrize("command", ["status", "doctor", "update"])
+@pytest.mark.parametrize("command", ["status", "doctor"])
 def test_a_folder_that_is_named_comes_before_the_environment(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

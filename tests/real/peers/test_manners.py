@@ -19,18 +19,17 @@ from places import ROOT
 from still_host import still_host
 
 from peers.build import run_folder
-from peers.build.joining import spec_transfer
 from peers.cli import main
-from peers.errors import CANNOT, DONE, REFUSED, USAGE, CannotHere
+from peers.errors import DONE, USAGE, CannotHere
 from peers.fit import hardware
 from peers.runtime.host import Host
 from peers.runtime.limits import idle, machine_use, pause, resource_limits
 from peers.runtime.limits.machine_use import CpuTicks
-from peers.runtime.peer_folder import PeerFolder, Place
-from swarm import PROTOCOL, extras
+from peers.runtime.peer_folder import Place
+from swarm import PROTOCOL
 from swarm.frames import wire
 from swarm.frames.run_types import Spec
-from swarm.membership import identity, invite
+from swarm.membership import identity
 from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
 from swarm.settings.config import Config, DelayLaw, Peer, Run
@@ -321,88 +320,6 @@ def test_pause_and_resume_say_until_when_and_status_shows_it(
     assert main(["resume", *run]) == main(["resume", *run]) == DONE
     assert "is not paused" in capsys.readouterr().err
     assert main(["pause", "--folder", str(tmp_path)]) == USAGE
-
-
-def test_forget_removes_what_a_run_left_and_neither_its_owners_key_nor_foreign_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, mine = folder(tmp_path / "run"), tmp_path / "run" / "thesis.tex"
-    (run / "peers" / "sampler-1" / "blobs").mkdir(parents=True)
-    (run / "peers" / "sampler-1" / "blobs" / "a").write_bytes(bytes(3 * MB))
-    mine.write_text("years of work")
-    with PeerFolder(run / "peers" / "sampler-1"):
-        assert main(["forget", "--folder", str(run), "--yes"]) == CANNOT
-    assert main(["forget", "--folder", str(run)]) == USAGE, "nobody is here to ask"
-    assert (run / "spec").exists()
-    assert main(["forget", "--folder", str(run), "--yes"]) == DONE
-    said = capsys.readouterr().err
-    assert "removed 3." in said and "owner.key, thesis.tex stays" in said
-    assert {path.name for path in run.iterdir()} == {"owner.key", "thesis.tex"}
-    assert main(["forget", "--folder", str(run), "--yes"]) == USAGE
-
-
-def test_forget_leaves_no_lock_no_figures_of_a_tracker_and_no_drafts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = folder(tmp_path / "run")
-
-    async def fetches() -> None:
-        async with spec_transfer._one_at_a_time(run):
-            pass
-
-    asyncio.run(fetches())
-    (run / "tracked" / "trackio").mkdir(parents=True)
-    for name in ("keys.new", "revoked.new", "owner.key.new"):
-        (run / name).touch()  # what a kill leaves of a file that was being written
-    assert main(["forget", "--folder", str(run), "--yes", "--owner-key"]) == DONE
-    assert not run.exists(), capsys.readouterr().err
-
-
-def test_forget_takes_the_owners_key_where_it_is_told_to_and_finds_a_run_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    run = folder(run_folder.default_path("some-folder"), "my-run")
-    assert main(["forget", "another", "--yes"]) == USAGE
-    assert main(["forget", "my-run", "--yes", "--owner-key"]) == DONE
-    assert not run.exists()
-
-
-def test_forget_finds_a_run_beside_damaged_ones_and_of_half_a_specification(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    run = folder(run_folder.default_path("some-folder"), "my-run")
-    (run / "spec").unlink()
-    assert main(["status"]) == DONE == main(["resume"]), "the only run on this machine"
-    damaged = folder(run_folder.default_path("damaged"), "other")
-    newer = folder(run_folder.default_path("newer"), "newest", sampling={"temperature": "hot"})
-    for name in ("spec", "spec.copy"):
-        (damaged / name).write_bytes(b"junk")
-    assert main(["forget", "other", "--yes"]) == USAGE
-    assert main(["forget", "my-run", "--yes", "--owner-key"]) == DONE and not run.exists()
-    assert main(["forget", "newest", "--yes", "--owner-key"]) == DONE and not newer.exists()
-    assert main(["forget", "damaged", "--yes", "--owner-key"]) == DONE and not damaged.exists()
-
-
-def test_update_says_whether_a_run_needs_another_version_and_the_line_that_brings_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["update", "--folder", str(folder(tmp_path / "same"))]) == DONE
-    assert extras.upgrade() in capsys.readouterr().out
-    assert main(["update", "--folder", str(folder(tmp_path / "new", protocol=PROTOCOL + 1))]) == REFUSED
-    said = capsys.readouterr().err
-    assert "a newer version" in said and extras.upgrade() in said
-    assert main(["update", "--folder", str(folder(tmp_path / "set", wisdom={"level": 3}))]) == REFUSED
-    assert (
-        "wisdom.level. It can be no sampler or learner or evaluator or auditor there"
-        in capsys.readouterr().err
-    )
-    assert main(["update", "--folder", str(folder(tmp_path / "pace", pace={"rhythm": "waltz"}))]) == DONE
-    word = invite.make(
-        Digest("a" * 64), [f"/ip4/192.0.2.1/tcp/4000/p2p/{invite.keyring(bytes([7] * 32)).me}"]
-    )
-    assert main(["update", word]) == DONE
 
 
 @pytest.mark.parametrize(

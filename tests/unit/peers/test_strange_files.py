@@ -227,8 +227,6 @@ SAID = {
     "invite": ["invite", "--folder", "DIR"],
     "revoke": ["revoke", "somebody", "--folder", "DIR"],
     "pardon": ["pardon", "somebody", "--folder", "DIR"],
-    "forget": ["forget", "--yes", "--folder", "DIR"],
-    "update": ["update", "--folder", "DIR"],
     "identity": ["identity", "export", "OUT", "--folder", "DIR"],
 }
 
