@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median_low
 
@@ -37,8 +37,6 @@ class KnownPeer:
     """Groups it asks of this sampler: from its newest heartbeat or receipt."""
     in_flight: int = 0
     """Groups on their way to it, which its credit does not count yet."""
-    owed: float = 0.0
-    """Groups by which a learner got fewer than its credit's part of those that it was open for."""
     pause: float = 0.0
     """Seconds of its current pause; 0: it takes groups."""
     until: float = 0.0
@@ -282,31 +280,17 @@ class Roster:
         return sum(max(0, known.open(now)) for known in self._learners.values())
 
     def choose(self, now: float, urgent: bool = False) -> PeerId | None:
-        """Draw a learner in proportion to its credit, and count one group as on its way to it. A learner that
-        got less than its part before is drawn first, so that totals follow the credits. None when no learner
-        has credit; an `urgent` group then goes to one without credit, one at a time: its room is larger than
-        its credit (swarm.core.intake.batcher)."""
+        """Draw a learner in proportion to its credit, and count one group as on its way to it. None when no
+        learner has credit; an `urgent` group then goes to one without credit, one at a time: its room is
+        larger than its credit (swarm.core.intake.batcher)."""
         found = [(peer, self._learners[peer].open(now)) for peer in self.learners()]
         open_ = [(peer, credit) for peer, credit in found if credit > 0]
         if urgent and not open_:
             open_ = [(peer, 1) for peer, _ in found if self._learners[peer].spares(now)]
         if not open_:
             return None
-        peer = self._draw(open_)
+        (peer,) = self._rng.choices([peer for peer, _ in open_], [credit for _, credit in open_])
         self._known[peer].in_flight += 1
-        return peer
-
-    def _draw(self, open_: Sequence[tuple[PeerId, int]]) -> PeerId:
-        """The next of these learners with their credits, by the groups owed to each."""
-        total, known = sum(credit for _, credit in open_), self._known
-        for peer, credit in open_:
-            known[peer].owed += credit / total
-        owed = {peer: max(0.0, known[peer].owed) for peer, _ in open_}
-        if any(owed.values()):
-            (peer,) = self._rng.choices([*owed], [*owed.values()])
-        else:
-            peer = max(owed, key=lambda one: known[one].owed)
-        known[peer].owed -= 1.0
         return peer
 
     def sent(self, peer: PeerId, now: float) -> bool:

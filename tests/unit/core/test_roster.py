@@ -65,17 +65,6 @@ def test_learners_are_chosen_in_proportion_to_their_credit() -> None:
     assert 0.7 < chosen[B] / 3000 < 0.8
 
 
-def test_a_learner_gets_its_part_also_of_few_groups() -> None:
-    for seed in range(50):
-        heard, got = roster(seed, a=1, b=3), Counter[PeerId | None]()
-        for _ in range(40):
-            chosen = heard.choose(NOW)
-            assert chosen is not None
-            heard.acknowledged(chosen, 1 if chosen == A else 3)
-            got[chosen] += 1
-        assert abs(got[A] - 10) <= 1
-
-
 @given(st.integers(0, 9), st.integers(0, 9), st.integers())
 def test_credit_is_spent_to_the_last_and_no_further(a: int, b: int, seed: int) -> None:
     heard = roster(seed, a=a, b=b)
