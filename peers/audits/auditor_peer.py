@@ -58,8 +58,6 @@ class AuditorPeer:
         """Of `vocabulary` tokens all are below it. `make` makes what replays, on the work port."""
         self.host, self._vocabulary = host, vocabulary
         self._reward_calls = RewardCalls(host, source)
-        run = host.config.run.sampling
-        self._limit = wire.group_limit(run.group_size, run.max_tokens, run.heads)
         self.audits = Audits()
         secret = host.ports.keyring.sign(f"audits {host.who.incarnation}".encode())
         self._rng = random.Random(secret)
@@ -193,7 +191,7 @@ class AuditorPeer:
         if digest_of(frame) != one.group:
             raise Unsigned("it is another one")
         host = self.host
-        opened, group = signed_group(host.frames, frame, self._limit, host.config.run, self._vocabulary)
+        opened, group = signed_group(host.frames, frame, host.config.run, self._vocabulary)
         if (group.sampler, group.version, group.weights) != (one.sampler, one.version, one.weights):
             raise Unsigned("it is another sampler's, or of another version")
         if (why := self.host.distrust(opened, Role.SAMPLER)) is not None:

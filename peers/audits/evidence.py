@@ -25,7 +25,7 @@ from swarm.core.intake.admission import malformation
 from swarm.core.suspensions import Suspension
 from swarm.draws.heads import contradiction
 from swarm.frames import wire
-from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, Limit
+from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
 from swarm.settings.config import Run
 from swarm.storage.durable import Torn, locked, make_folder, read_checked, write_checked, write_durably
 from swarm.storage.weights import Weights
@@ -52,15 +52,15 @@ class Unsigned(Exception):
     """A group from another peer differs from the one that its sampler signed, or is none of this run."""
 
 
-def signed_group(
-    frames: Frames, frame: bytes, limit: Limit, run: Run, vocabulary: int
-) -> tuple[wire.Opened, Group]:
+def signed_group(frames: Frames, frame: bytes, run: Run, vocabulary: int) -> tuple[wire.Opened, Group]:
     """A group that another peer serves, as its sampler signed it for this run. Raises WireError and
     Unsigned."""
+    sampling = run.sampling
+    limit = wire.group_limit(sampling.group_size, sampling.max_tokens, sampling.heads)
     opened, group = frames.read(frame, limit, Group)
     if opened.sender != group.sampler:
         raise Unsigned(f"the group is signed by {opened.sender}, it says it is of {group.sampler}")
-    if (problem := malformation(group, run.sampling, vocabulary, noise_of(run))) is not None:
+    if (problem := malformation(group, sampling, vocabulary, noise_of(run))) is not None:
         raise Unsigned(f"the group is none of this run: {problem}")
     if group.heads is not None and (problem := contradiction(group, vocabulary)) is not None:
         raise Unsigned(f"no learner admits the group: {problem}")

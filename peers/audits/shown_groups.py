@@ -80,8 +80,7 @@ async def shown(host: Host, inbox: LearnerInbox, accuser: PeerId, claim: Claim) 
     frame = await host.ports.mail.send(accuser, Service.ACCUSED, question, ASKED)
     if digest_of(frame) != claim.group:
         raise Unsigned("what it shows is not the group that it accuses")
-    limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens, run.sampling.heads)
-    opened, group = signed_group(host.frames, frame, limit, run, vocabulary)
+    opened, group = signed_group(host.frames, frame, run, vocabulary)
     if (group.sampler, group.version, group.weights) != (claim.sampler, claim.version, claim.weights):
         raise Unsigned("the group that it shows is another sampler's, or of another version")
     if host.distrust(opened, Role.SAMPLER) is not None:

@@ -427,8 +427,13 @@ def opened(folder: Path) -> RunFolder:
     """The run of a folder that has to have one. Raises WrongUsage, DamagedSpec."""
     run = read(folder)
     if run is None:
-        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
+        raise no_run(folder)
     return run
+
+
+def no_run(folder: Path) -> WrongUsage:
+    """The error about a folder that has to have a run and has none, or is not there."""
+    return WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
 
 
 def _of(path: Path, content: bytes) -> RunFolder:

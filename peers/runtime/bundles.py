@@ -40,7 +40,7 @@ REPORTERS: Mapping[type[events.Event], tuple[Role, ...]] = {
     events.Snapped: (Role.LEARNER,),
     events.CaughtUp: (Role.LEARNER,),
     events.Forked: (Role.LEARNER,),
-    events.Audited: (Role.LEARNER, Role.AUDITOR, Role.EVALUATOR, Role.SAMPLER),
+    events.Audited: (Role.LEARNER, Role.AUDITOR),
     events.Evaluated: (Role.EVALUATOR,),
 }
 """Event -> the roles whose members alone may report it; any peer may report any other event about itself."""

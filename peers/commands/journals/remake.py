@@ -249,8 +249,7 @@ class _Maker:
         """As their samplers signed them. Raises Refusal."""
         try:
             return [
-                signed_group(self._frames, frame, MAIL_LIMIT, self._settings, vocabulary)[1]
-                for frame in batch.groups
+                signed_group(self._frames, frame, self._settings, vocabulary)[1] for frame in batch.groups
             ]
         except (Unsigned, wire.WireError) as error:
             raise Refusal(f"a group is not what its sampler signed: {error}") from error

@@ -28,7 +28,7 @@ from swarm.core.audits.accusations import speaks_alone
 from swarm.core.audits.auditing import Weighed
 from swarm.draws.replays import Replayed, claims_of, replay_group, rows_of, weigh
 from swarm.frames import wire
-from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
+from swarm.limits import RELEASE_LIMIT
 from swarm.membership.identity import Keyring
 from swarm.protocol import Role
 from swarm.settings.config import Config
@@ -102,7 +102,7 @@ def _group(evidence: Evidence, run: RunFolder, vocabulary: int) -> Group:
     """The group, as its sampler signed it under a release that its publisher signed. Raises Refusal."""
     frames = Frames(run.digest, Keyring.new(), None, run.keys())
     try:
-        _, group = signed_group(frames, evidence.frame, MAIL_LIMIT, run.settings, vocabulary)
+        _, group = signed_group(frames, evidence.frame, run.settings, vocabulary)
         signed, release = frames.read(evidence.release, RELEASE_LIMIT, Release)
     except wire.WireError as error:
         raise Refusal(f"the evidence is not what anybody signed: {error}") from error

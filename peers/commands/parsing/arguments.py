@@ -180,14 +180,12 @@ def folder_of(args: argparse.Namespace, loaded: LoadedConfig) -> Path:
 
 def only_folder(args: argparse.Namespace) -> Path:
     """`--folder`, or the folder of the only run on this machine."""
-    from peers.build.run_folder import check_files, default_path
+    from peers.build.run_folder import check_files, default_path, no_run
 
     runs = default_path("any").parent
     if args.folder is not None:
         if not args.folder.is_dir():
-            raise WrongUsage(
-                f"there is not a run folder {args.folder}: `swarm start` and `swarm join` make one"
-            )
+            raise no_run(args.folder)
         return check_files(Path(args.folder))
     found = run_folders(runs)
     if len(found) == 1:

@@ -155,7 +155,7 @@ def leave(folder: Path) -> int:
     without a run and peers, CannotHere when some have not left within LEAVE_PATIENCE."""
     peers = peer_folder.running(folder)
     if not peers and run_folder.spec_content(folder) is None:
-        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
+        raise run_folder.no_run(folder)
     if not peers:
         say(f"no peer of {folder} is running")
         return 0

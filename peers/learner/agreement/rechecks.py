@@ -119,7 +119,6 @@ class BatchRechecks:
         self._rechecks = Rechecks(rng, audit.share if works else 0.0)
         self._works = works and audit.share > 0
         self._shows = not run.averaging.overlap  # where a gradient is of the version before its step's
-        self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens, run.sampling.heads)
         self._shown: OrderedDict[tuple[int, Digest], tuple[bytes, dict[Digest, bytes]]] = OrderedDict()
         """Version and weights -> the sealed manifest, and the frames of its groups by their digests."""
         self._batch: Sequence[Waiting] = ()
@@ -264,7 +263,7 @@ class BatchRechecks:
         if digest_of(frame) != digest:
             raise Unshown("a group is not the one that its manifest names")
         host, vocabulary = self._host, self._inbox.decoder.vocabulary
-        opened, group = signed_group(host.frames, frame, self._limit, host.config.run, vocabulary)
+        opened, group = signed_group(host.frames, frame, host.config.run, vocabulary)
         if (problem := host.distrust(opened, Role.SAMPLER)) is not None:
             raise Unsigned(f"the sampler of group {group.id} may not sample: {problem}")
         if (problem := self._inbox.admission.not_drawn(group, host.now())) is not None:

@@ -399,12 +399,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("sim --nemesis 1 --out /proc/x.jsonl", 2, "cannot write /proc/x.jsonl: No such", "name another place"),
     # --- folders
     ("status", 2, "no run on this machine", "name its folder with --folder"),
-    (
-        "leave --folder nowhere",
-        2,
-        "there is not a run folder nowhere",
-        "`swarm start` and `swarm join` make one",
-    ),
+    ("leave --folder nowhere", 2, "nowhere is not a run folder", "`swarm start` and `swarm join` make one"),
     ("leave --folder empty", 2, "empty is not a run folder", "`swarm start` and `swarm join` make one"),
     ("status --folder empty", 2, "empty is not a run folder", "`swarm start` and `swarm join` make one"),
     ("status --watch --json --folder empty", 2, "--watch goes on, --json prints once", "leave one out"),

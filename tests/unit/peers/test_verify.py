@@ -228,7 +228,7 @@ def test_a_group_that_contradicts_its_heads_is_no_evidence_as_no_learner_admits_
     frame = frames.seal(any_group(sampler=me.me, heads=beyond), limit)
     asked = Run(sampling=Sampling(group_size=2, max_tokens=2, heads=1))
     with pytest.raises(evidence.Unsigned, match="no learner admits the group: a token of its heads"):
-        evidence.signed_group(frames, frame, limit, asked, VOCABULARY)
+        evidence.signed_group(frames, frame, asked, VOCABULARY)
 
 
 def test_what_the_learner_says_cannot_rewrite_the_verdict(
