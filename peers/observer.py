@@ -187,7 +187,7 @@ class Observer:
         if shown is not None:
             host.trust.lack(peer, shown.delegation.role, shown, host.now())
         if peer not in host.members():
-            raise wire.WireError("nobody vouches for who sends it: a history is taken of members alone")
+            raise wire.WireError("its sender has no membership: a history is taken from members alone")
 
     async def _answer(self, sender: PeerId, _: bytes) -> bytes:
         now = self._host.now()

@@ -93,7 +93,10 @@ def unreached(s: Situation) -> Iterator[Problem]:
             f"unreached {' '.join(sorted(both))}",
             "warning",
             (
-                f"Learners {s.names(peers)} hear each other and no round of both comes about.",
+                (
+                    f"Learners {s.names(peers)} receive each other's heartbeats but never complete a round"
+                    " together."
+                ),
                 (
                     "Neither can dial the other: heartbeats come through other peers, gradients do not. One"
                     " of them steps at a time, and what the other computes meanwhile is computed again."

@@ -90,7 +90,7 @@ def stuck(s: Situation) -> Iterator[Problem]:
                         f"Learner {peer.name} has tried to take version {s.version} for {duration(catching)},"
                         " and does not train."
                     ),
-                    "The release's bytes do not arrive, or nobody who has them can be reached.",
+                    "The release's bytes do not arrive, or no peer that holds them can be reached.",
                     (
                         "Look for `could not be` in its log, and at its network; a seed near it holds every"
                         " release."
@@ -117,7 +117,7 @@ def _gathering(s: Situation, peer: PeerRow) -> Iterator[Problem]:
             f"It has {some(peer.inbox, 'group')}, but its version is not released yet: the publisher of it is"
             " silent."
         )
-        todo = "Look at the other learners; whoever is next publishes after `run.release.timeout`."
+        todo = "Look at the other learners; the next one publishes after `run.release.timeout`."
     elif lacking:
         cause, todo = "All samplers wait for a policy.", "See that a seed is here and can be reached."
     elif refusals := _refusals(s, samplers):

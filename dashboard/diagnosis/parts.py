@@ -44,7 +44,7 @@ def faults(s: Situation) -> Iterator[Problem]:
                         f"{peer.name} has not been able to compute a reward for"
                         f" {duration(s.now - fault.since)}: {fault.detail}"
                     ),
-                    "The reward function raises, hangs or returns what is no reward; those groups are lost.",
+                    "The reward function raises, hangs or returns no reward; those groups are lost.",
                     (
                         "Try it with `swarm task try` and the run's config; give it more time"
                         " (`run.task.timeout`) if it is slow."
@@ -100,13 +100,13 @@ def _disk(peer: PeerRow, fault: OpenFault) -> tuple[str, str, str]:
         return (
             f"The disk of {peer.name} is full: kept in memory until there is space.",
             f"It says: {detail}. The peer goes on; a crash before there is room costs what is not written.",
-            "Make room on that disk: what it refused is written by itself.",
+            "Make room on that disk: what it refused is written then, without a restart.",
         )
     return (
         f"The disk of {peer.name} refuses or lost something: {detail}.",
-        "It is read-only, slow or failing, its peer was stopped for a while, or somebody changed a file. The"
+        "It is read-only, slow or failing, its peer was stopped for a while, or a file was changed. The"
         " peer goes on; a crash would cost what is not written, and what is damaged is fetched again.",
-        "Look at that disk and at the peer's log; what it refused is written by itself once it takes it.",
+        "Look at that disk and at the peer's log; what it refused is written once it takes it.",
     )
 
 
@@ -144,7 +144,7 @@ def identities(s: Situation) -> Iterator[Problem]:
                 (
                     f"{peer.name} runs in two places with one key: {fault.detail}",
                     (
-                        "Somebody copied its folder. Messages and connections of the two are taken for those"
+                        "Its folder was copied. Messages and connections of the two are taken for those"
                         " of one peer; the process that was started first stops once it notices."
                     ),
                     (

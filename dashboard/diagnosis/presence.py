@@ -42,9 +42,9 @@ LOADING = "loading"
 MISSED = ("lost ", "no ")
 """Prefixes of the keys of problems about missing peers."""
 
-WITHOUT_SEED = "words that name no other peer let nobody in, and nobody keeps the run's history"
+WITHOUT_SEED = "invites that name no other peer stop working, and no peer keeps the run's history"
 
-OTHER_WORDS = "Meanwhile `swarm invite` in any peer's folder prints words that let peers in."
+OTHER_WORDS = "Meanwhile `swarm invite` in any peer's folder prints invites that work."
 
 _ROLES = (Role.LEARNER, Role.SAMPLER, Role.SEED)
 
@@ -61,7 +61,7 @@ def cut_off(s: Situation) -> Iterator[Problem]:
                 "Not even its own heartbeat came: its process was stopped, its machine slept, or a journal"
                 " ends here."
             ),
-            "Look at the process and the log of the peer that tells this, and start it again.",
+            "Look at the process and the log of the peer that reports this, and start it again.",
         ),
         since=clock,
     )
@@ -75,7 +75,7 @@ def lost(s: Situation) -> Iterator[Problem]:
         yield _many(
             s,
             s.silent,
-            "Nobody else is heard either, so it may be this window's own network.",
+            "No other peer is heard either, so it may be this window's own network.",
             "Look at this machine's network first.",
         )
         return
@@ -164,7 +164,7 @@ def _cost(s: Situation, peer: PeerRow) -> tuple[str, Level]:
         case Role.EVALUATOR:
             return (
                 (
-                    "nobody measures the held-out accuracy"
+                    "no peer measures the held-out accuracy"
                     if others == 0
                     else "there are fewer to measure accuracy"
                 ),
@@ -209,7 +209,7 @@ def loading(s: Situation) -> Iterator[Problem]:
         (
             f"{left} of {every} peers {'is' if left == 1 else 'are'} loading{so_far}: {kinds}.",
             "`swarm up` starts them on its machine, and each loads the program and the model.",
-            "Wait; the logs of those that do not come are in folder `logs` of the run.",
+            "Wait for them; if one does not come, read its log in the folder `logs` of the run.",
         ),
     )
 
@@ -231,10 +231,9 @@ def awaited(s: Situation) -> Iterator[Problem]:
         AWAITED,
         "info",
         (
-            f"Nobody trains yet: {roles} has come.",
+            f"No training yet: {roles} has come.",
             "Samplers make groups of completions, learners train on them; a seed alone does neither.",
-            f"Send a word to those who shall join: {words} in the folder of this run prints one,"
-            " `swarm join WORD` takes it.",
+            f"Invite peers: {words} in the folder of this run prints one, `swarm join INVITE` takes it.",
         ),
     )
 

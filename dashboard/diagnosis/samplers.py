@@ -36,7 +36,7 @@ REFUSALS = {
         "It runs another version of swarm: install the swarm's version there.",
     ),
     "untrusted": (
-        "learners do not believe what it claims, or it was not invited",
+        "learners do not accept its claims, or it was not invited",
         (
             "If you know its owner: invite it anew (`swarm invite`), and see that its task code is that of"
             " the swarm's version."
@@ -291,7 +291,7 @@ def _advice(s: Situation, cause: str, seconds: float) -> tuple[str, str]:
             "Add learners, let fewer peers sample, or lower `run.batch.buffer`.",
         ),
         "unexplained": (
-            f"what it tells of its delays does not explain it: the largest is {duration(seconds)}.",
+            f"the delays that it reports do not explain it: the largest is {duration(seconds)}.",
             "Look at its log and at the clock of its machine; start it again if it goes on.",
         ),
         "policy": (

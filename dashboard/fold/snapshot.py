@@ -120,7 +120,7 @@ def load(
     try:
         kept = _decoder.decode(_unpack(data))
     except UNREADABLE as error:
-        raise SnapshotError(f"this is no kept state: {error}; it is made anew from what is heard") from error
+        raise SnapshotError(f"this is no kept state: {error}; it is built again from new events") from error
     if kept.form != FORM:
         raise SnapshotError(f"this state is kept in form {kept.form}, this program reads form {FORM}")
     state = SwarmState(run, bounds)

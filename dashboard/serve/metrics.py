@@ -111,7 +111,7 @@ def _head(head: views.HeadView) -> Iterator[Metric]:
     )
     yield _gauge(
         "swarm_strangers",
-        "Peers here for whom the owner does not vouch and of whom learners took no group.",
+        "Peers here without a membership, and without a group that a learner took.",
         head.strangers,
     )
 

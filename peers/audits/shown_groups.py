@@ -79,7 +79,7 @@ async def shown(host: Host, inbox: LearnerInbox, accuser: PeerId, claim: Claim) 
     question = wire.encode(AccusedQuery(group=claim.group))
     frame = await host.ports.mail.send(accuser, Service.ACCUSED, question, ASKED)
     if digest_of(frame) != claim.group:
-        raise Unsigned("what it shows is not the group that it accuses")
+        raise Unsigned("it shows another group than the one that it accuses")
     opened, group = signed_group(host.frames, frame, run, vocabulary)
     if (group.sampler, group.version, group.weights) != (claim.sampler, claim.version, claim.weights):
         raise Unsigned("the group that it shows is another sampler's, or of another version")

@@ -52,7 +52,7 @@ class UnkeptSteps:
 
     def _check(self, sender: PeerId) -> None:
         if sender not in self._host.roster.learners():
-            raise Refused("only learners of this run tell and are told what was trained")
+            raise Refused("only learners of this run exchange which groups were trained")
 
 
 def newest(steps: Iterable[TrainedStep]) -> tuple[TrainedStep, ...]:

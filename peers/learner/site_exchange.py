@@ -359,7 +359,7 @@ class SiteExchange:
             return
         lacks = ", ".join(one.learner for one in gathered.missing()) or closed.leader
         what = f"what the list of version {closed.version} is made of ({lacks})"
-        text = f"nobody gives {what}: going on without it"
+        text = f"no peer gives {what}: going on without it"
         self._host.emit(events.Noted, level="warning", text=text)
         self._forget(closed)
 

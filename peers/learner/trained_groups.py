@@ -387,7 +387,7 @@ class TrainedGroups:
     async def _tell(self, sender: PeerId, question: bytes) -> bytes:
         since = read_question(question, TrainedQuery).since
         if sender not in self._host.roster.learners():
-            raise Refused("only learners of this run are told what was trained")
+            raise Refused("only learners of this run may ask which groups were trained")
         if self._follows:
             self._ledger.name(*self._at())
         steps = self._ledger.told(since, self._host.releases.announced())

@@ -171,7 +171,7 @@ class Kernel:
         try:
             opened, noun = self.frames.read(data, limit, kind)
             if self._author not in (None, opened.sender):
-                raise wire.WireError(f"it is signed by {opened.sender}, who did not say it")
+                raise wire.WireError(f"it is signed by {opened.sender}, which did not publish it")
         except wire.WireError as error:
             if isinstance(error, UnknownKey) or self._author is None:
                 raise

@@ -29,7 +29,7 @@ LEAVE_PATIENCE = 120.0
 FINISHING = "each finishes the group or step at hand"
 """State of peers that were asked to leave."""
 
-ENDED = f"whoever is still here after {LEAVE_PATIENCE:.0f} s is ended."
+ENDED = f"processes that are still here after {LEAVE_PATIENCE:.0f} s are ended."
 """What becomes of those that do not."""
 
 FILES = 1 << 16

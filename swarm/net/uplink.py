@@ -165,7 +165,7 @@ def _dump(family: int) -> Iterator[bytes]:
                 if kind == _DONE:
                     return
                 if kind == _ERROR:
-                    raise OSError("the kernel does not tell of connections")
+                    raise OSError("the kernel does not report connections")
                 yield rest[_HEADER.size : size]
                 rest = rest[_aligned(size) :]
 

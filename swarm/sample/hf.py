@@ -362,7 +362,7 @@ def _fault(model: PreTrainedModel, name: str) -> str:
     # Of weights that are all alike logits are, too: rounding is no difference between them.
     spread = torch.maximum(whole.std(), whole.abs().mean() / 16)
     apart = (logits.float() - whole).abs().mean() > APART * spread
-    return "what is next is not what is next without a cache" if apart else ""
+    return "the next token with a cache is not the one without" if apart else ""
 
 
 def _read(

@@ -228,7 +228,7 @@ class ServerEngine:
             )
         if not self._process():
             raise EngineError(
-                f"{self._recipe.settings.url} does not tell when its process started, so that a restart,"
+                f"{self._recipe.settings.url} does not report when its process started, so that a restart,"
                 " which brings other weights, would go unnoticed: start it as one API server and with"
                 " PROMETHEUS_MULTIPROC_DIR unset"
             )
@@ -237,7 +237,7 @@ class ServerEngine:
             return
         if (sampling := self._recipe.sampling).replayable or sampling.heads:
             raise EngineError(
-                "this run takes only groups whose noise learners can make again, and"
+                "this run takes only groups that learners can replay, and"
                 f" {self._recipe.settings.url} draws with its own: {self._start()}"
             )
         self._check_logprobs()
@@ -296,7 +296,7 @@ class ServerEngine:
             self._post("/collective_rpc", rpc, self._recipe.settings.timeout)
             if self._post("/reset_prefix_cache", {}, QUICK).get("success") is False:
                 raise EngineError(
-                    "the server could not empty its cache of prompts: is somebody else using it?"
+                    "the server could not empty its cache of prompts: does another client use it?"
                 )
             self._verify(release, known=started == self._started)
         self._started = started

@@ -283,7 +283,7 @@ def _check(scenario: Scenario) -> None:
     everybody = scenario.everybody()
     for pattern in scenario.slower:
         if not select((pattern,), everybody):
-            raise ScenarioError(f"slower.{pattern}: it names nobody")
+            raise ScenarioError(f"slower.{pattern}: it names no peer")
     _check_faults(scenario, everybody)
 
 
@@ -321,7 +321,7 @@ def _check_lines(scenario: Scenario) -> None:
             if name not in SIMULATED and getattr(limits, name) != getattr(Limits(), name):
                 raise ScenarioError(
                     f"limits.{role}.{name} is not simulated: leave it out; {' and '.join(SIMULATED)} are, and"
-                    " [slower] says whose work takes longer"
+                    " [slower] names the peers whose work takes longer"
                 )
 
 
@@ -350,7 +350,7 @@ def _check_faults(scenario: Scenario, everybody: list[str]) -> None:
                     " [peers]"
                 )
         elif not all(select(side, everybody) for side in fault.between):
-            raise ScenarioError(f"{fault.fault} at {fault.at}: a side of `between` names nobody")
+            raise ScenarioError(f"{fault.fault} at {fault.at}: a side of `between` names no peer")
         if fault.at >= end:
             raise ScenarioError(
                 f"{fault.fault} at {fault.at}: the scenario ends after {end:g} s (hours = {scenario.hours}):"

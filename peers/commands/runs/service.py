@@ -40,7 +40,7 @@ WorkingDirectory={here}
 KillMode=mixed
 TimeoutStopSec={patience:.0f}
 SuccessExitStatus=129 130 143
-# 1 is a bug of ours; what else ends a peer wants a person.
+# 1 is a bug of ours; other exit codes need a person.
 Restart=no
 RestartForceExitStatus=1
 RestartSec=30

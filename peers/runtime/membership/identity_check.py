@@ -145,7 +145,7 @@ class IdentityCheck:
 
     def _lives(self, beat: Beat) -> None:
         """Another process has my key, now."""
-        where = f"at {' and '.join(beat.addresses) or 'an address that it does not tell'} ({beat.hardware})"
+        where = f"at {' and '.join(beat.addresses) or 'an address that it does not name'} ({beat.hardware})"
         if beat.incarnation > self._kernel.who.incarnation:
             self.replaced = True
             raise Refusal(

@@ -54,7 +54,7 @@ async def keep_forever(kernel: Kernel, disk: DiskFaults, folder: Path) -> None:
             for peer, beat in kernel.roster:
                 known[peer] = Met(peer=peer, role=beat.role, heard=kernel.now(), invites=now[peer])
             known = dict(sorted(known.items(), key=lambda one: one[1].heard)[-MOST:])
-            content, lost = wire.encode(tuple(known.values())), "who was heard is not on the disk"
+            content, lost = wire.encode(tuple(known.values())), "the addresses of peers are not on the disk"
             if await disk.write(MEMBERS, lost, Kind.KEEP, write_durably, folder / MEMBERS, content):
                 before = now
         await kernel.ports.clock.sleep(EVERY)

@@ -231,7 +231,7 @@ async def follow(kernel: Kernel, exchange: RevocationExchange, disk: DiskFaults,
                 await kernel.ports.work.run(Kind.KEEP, keep_newer, run_folder, kernel.trust.revocations, mine)
             disk.tell(REVOKED, why)
         except OSError as error:
-            disk.tell(REVOKED, f"who was revoked is not on the disk: {error.strerror}")
+            disk.tell(REVOKED, f"the list of revocations is not on the disk: {error.strerror}")
         await kernel.ports.clock.sleep(LOOK)
 
 

@@ -122,7 +122,7 @@ class ReleaseDoubts:
             self._refused.pop(release.publisher, None)
             return True
         self._refuse(release)
-        self._tell(release, f"nobody shows how its parent {release.parent[:12]} was made")
+        self._tell(release, f"no learner shows how its parent {release.parent[:12]} was made")
         return False
 
     def _refuse(self, release: Release) -> None:

@@ -264,7 +264,7 @@ class ReleaseExchange:
         for release in self.candidates.given_up(self._kernel.steady()):
             seconds = self._kernel.config.run.pace.patience
             self._warn(
-                f"nobody gave release {release.version} of {release.publisher} for {seconds:g} s: going on"
+                f"no peer gave release {release.version} of {release.publisher} for {seconds:g} s: going on"
                 " without it, it is tried again now and then"
             )
 

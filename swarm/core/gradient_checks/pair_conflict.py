@@ -48,10 +48,10 @@ FREEZE = 60.0, 3600.0
 """Seconds of the first freeze and of the longest; each is twice as long as the one before."""
 
 
-OPPOSED = "its two members' gradients point away from each other: of two nobody is in the majority"
+OPPOSED = "its two members' gradients point away from each other: two have no majority"
 """Why a round is lost."""
 
-UNEQUAL = "one of its two members' gradients is far longer than the other's: of two nobody is in the majority"
+UNEQUAL = "one of its two members' gradients is far longer than the other's: two have no majority"
 """The other reason."""
 
 

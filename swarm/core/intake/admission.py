@@ -140,7 +140,7 @@ class Admission:
         # where a step changed nothing, draws are numbered on from the version before
         goes_on = any(one.version > 0 and one.parent == one.weights for one in known)
         if not goes_on and group.draw > AT_ONCE + DRAWS_PER_SECOND * max(0.0, seconds):
-            return f"draw {group.draw} of a release that is {seconds:.1f} s old: nobody draws so many"
+            return f"draw {group.draw} of a release that is {seconds:.1f} s old: no sampler draws so many"
         due = self._draws.of(group.weights, group.sampler, group.draw)
         if (group.task, group.seed) == (due.task, due.seed):
             return None

@@ -98,7 +98,7 @@ class Learner(BaseLearner):
         with microbatch.oom_as(f"the moments of {self.size} parameters do not fit in memory: {advice}"):
             self._optimizer.prepare()
         try:
-            with microbatch.oom_as("memory ended in the middle of a step, whose version is lost"):
+            with microbatch.oom_as("memory ran out in the middle of a step: its version is lost"):
                 self._optimizer.step(vector, clip, rate)
         except OutOfMemory:
             self.version, self._steps = -1, 0

@@ -94,7 +94,7 @@ def _model_type(path: Path) -> str:
         )
     if not known and "auto_map" in raw:
         raise ModelError(
-            f"the model in {folder} needs code that it brings along, and that is never run here: "
+            f"the model in {folder} needs code of its own, which is never run here: "
             f"take a model whose architecture transformers {__version__} has itself"
         )
     if not known:

@@ -297,7 +297,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             or not set(told) <= {self._p2p.peer_id, *invited}
             or any((one.v, one.weights) != (order.version, order.weights) for one in told.values())
         ):
-            raise MatchError("the group holds somebody who was not invited or is at another version")
+            raise MatchError("the group holds a peer that was not invited or is at another version")
         return told
 
     def _note(self, runner: Runner, told: Mapping[PeerID, Announcement]) -> None:

@@ -198,7 +198,9 @@ class Fetch:
     def _reason(self, source: BlockSource) -> str:
         if source.out:
             return source.out
-        return f"is busy for {STARVED:g} s" if source.has & self._lacking else "lacks what is missing here"
+        return (
+            f"is busy for {STARVED:g} s" if source.has & self._lacking else "has none of the missing blocks"
+        )
 
     # --- questions ------------------------------------------------------------------------------------------
 

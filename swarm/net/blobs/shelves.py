@@ -241,7 +241,7 @@ class Shelf:
         if why == "" and self._lacks and not all(map(self._is_stored, [*self._shelved.values()])):
             return None
         self._lacks = bool(why) or (self._lacks and why is None)
-        return why and f"{self._folder} takes no more ({why}): what is missing there is held in memory alone"
+        return why and f"{self._folder} takes no more ({why}): further blocks are held in memory only"
 
     def store(self) -> None:
         """Retry the writes that the disk refused."""

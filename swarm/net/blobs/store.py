@@ -282,9 +282,7 @@ class Blobs:
         try:
             return read_leaf_list(data if data is not None else await fetch.leaf_list(), size, step)
         except ValueError as error:
-            raise NetError(
-                f"version {version}: {error}; whoever published it made a mistake or lies"
-            ) from error
+            raise NetError(f"version {version}: {error}; its publisher made a mistake or lies") from error
 
     async def _begin(self, held: Held) -> None:
         """Hold blocks of it from now on, before it is complete; peers that fetch the same wait for that,

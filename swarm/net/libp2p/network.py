@@ -345,7 +345,7 @@ class Network:
         if deaf and self._unheard.due(time.monotonic()):
             self._report(
                 Part.GOSSIP,
-                f"nobody listens to {', '.join(deaf)}: connecting anew with the bootstrap peers",
+                f"no peer subscribes to {', '.join(deaf)}: connecting to the bootstrap peers again",
                 None,
             )
             for address in near:

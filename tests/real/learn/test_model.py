@@ -153,7 +153,7 @@ def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(
             lambda folder: edit(
                 folder, model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}
             ),
-            r"needs code that it brings along, and that is never run here",
+            r"needs code of its own, which is never run here",
         ),
         (
             lambda folder: edit(folder, model_type="clip_text_model"),

@@ -207,7 +207,8 @@ def test_after_three_releases_from_nothing_no_other_one_of_their_publisher_is_as
         assert not believed(waiting) and believed(true), "what goes on from a known one is followed"
         assert [event.sender for event in told if type(event) is Rejected] == [LYING] * TRIES
         assert (
-            told[0].reason == f"version 11 is not followed: nobody shows how its parent {'0' * 12} was made"
+            told[0].reason
+            == f"version 11 is not followed: no learner shows how its parent {'0' * 12} was made"
         )
         assert not believed(announce(host, from_nothing(TRIES)))
         assert believed(announce(host, follows(12, LYING)))

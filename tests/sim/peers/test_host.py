@@ -295,7 +295,7 @@ def test_who_says_again_what_another_one_signed_is_named_and_then_not_read_for_a
         reasons = [event.reason for event in its.of(events.Rejected)]
         assert {event.sender for event in its.told} == {"relay"} and not [*host.roster]
         assert len(reasons) == OFFENCES_BURST + 1, "what comes then is not read"
-        assert set(reasons[:-1]) == {"it is signed by signer, who did not say it"}
+        assert set(reasons[:-1]) == {"it is signed by signer, which did not publish it"}
         assert reasons[-1].endswith(f"; nothing of it is read for {SUSPENDED:g} s")
         await signed.ports.gossip.publish(host.topic(Topic.BEAT_SAMPLER), said)
         await asyncio.sleep(0.5)

@@ -80,7 +80,7 @@ def test_a_publisher_that_dies_before_anybody_has_its_release_costs_that_version
     assert after[0].version == release.version and after[0].at - EPOCH < 28.0 + Pace().patience
     assert len(after) > 8 and told.of(Adopted, "sampler", since=24)
     assert any(
-        f"nobody gave release {release.version} of learner-0" in event.text for event in told.of(Noted)
+        f"no peer gave release {release.version} of learner-0" in event.text for event in told.of(Noted)
     )
 
 

@@ -277,7 +277,7 @@ def meeting(mine: Group) -> tuple[int, PeerId]:
 def test_a_number_that_jumps_is_refused() -> None:
     far = group(AT_ONCE + 1)
     assert judging(far).judge(far, version=0, full=None, distrust=None, now=NOW).detail == (
-        f"draw {AT_ONCE + 1} of a release that is 0.0 s old: nobody draws so many"
+        f"draw {AT_ONCE + 1} of a release that is 0.0 s old: no sampler draws so many"
     )
     later = judging(far).judge(far, version=0, full=None, distrust=None, now=NOW + 1.0)
     assert later.verdict is Verdict.ADMIT

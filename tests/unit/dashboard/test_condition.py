@@ -80,7 +80,7 @@ def test_a_lone_seed_waits_for_those_who_train_and_nothing_is_broken() -> None:
     state = beaten(SEED)
     now = said(state, 1300.0)
     assert (now.kind, now.join, now.more) == ("waiting", True, 0)
-    assert now.text == "Nobody trains yet: no learner and no sampler has come."
+    assert now.text == "No training yet: no learner and no sampler has come."
     (problem,) = diagnose(state, 1300.0)
     assert problem.level == "info" and "swarm invite --role learner" in problem.todo
 

@@ -103,7 +103,7 @@ def test_the_seed_leaves_last_and_who_is_waited_for_is_said(
     assert seed.ends - 1.0 - began == pytest.approx(asked_after, abs=0.2)
     assert hours.now - began < LEAVE_PATIENCE + 1.0
     said = capsys.readouterr().err
-    assert "whoever is still here after 120 s is ended" in " ".join(said.split())
+    assert "processes that are still here after 120 s are ended" in " ".join(said.split())
     assert ("1 of 2 have left; waiting for " in said) and ("waiting for seed, learner-1 (15 s)" in said) is (
         step > 9
     )
