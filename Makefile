@@ -81,8 +81,8 @@ test-release: lint check-types test test-nightly test-faults  ## everything that
 bench: .venv/.bench  ## most figures of docs/benchmarks.md, as a table: less than ten minutes
 	$(BIN)/swarm bench
 
-bench-plots: .venv/.bench  ## the pictures of docs/benchmarks, about ten minutes
-	$(BIN)/python -m lab.pictures docs/benchmarks
+bench-plots: .venv/.bench  ## the picture of docs/benchmarks, some minutes
+	$(BIN)/python -m lab.pictures docs/benchmarks scaling
 
 bench-objectives: .venv/.bench  ## the whole studies of docs/objectives.md, hours; the same command goes on where it stopped
 	$(BIN)/swarm bench gradient --out docs/gradient

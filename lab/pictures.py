@@ -1,4 +1,4 @@
-"""`make bench-plots`: pictures of the swarm's cost, for docs/benchmarks/.
+"""Pictures of the swarm's cost; `make bench-plots` draws the first one for docs/benchmarks/.
 
     scaling  simulated swarms of 100 to 10,000 peers -> peer-hours a CPU second, memory of a peer
     flames   a swarm of a learner and a sampler      -> a flame graph of each

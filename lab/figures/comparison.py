@@ -32,8 +32,8 @@ TIMES = 3.0
 
 LEAST, SINGLE = 0.1, 0.5
 """Relative differences that count as noise whatever the turns, and without turns: figures scatter more from
-run to run than from turn to turn. Three runs of one commit (heads, scoring, image; load 2 to 3): medians of
-turns differed by up to 10 %, figures without turns by up to 35 %."""
+run to run than from turn to turn. Of three runs of one commit, at loads of 2 to
+3, medians of turns differed by up to 10 %, figures without turns by up to 35 %."""
 
 RANGE = {3: 1.693, 4: 2.059, 5: 2.326}
 """Turns -> standard deviations of their range, of a normal distribution. Of 56 comparisons of one commit with

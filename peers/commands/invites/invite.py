@@ -68,16 +68,16 @@ def listed(folder: Path, as_json: bool) -> int:
         print(json.dumps(plain, indent=2))
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("made", "role", "ends", "uses left", "note", "invite"):
+    for column in ("invite", "role", "made", "ends", "uses", "note"):  # 58 columns of 80 before the note
         table.add_column(column, no_wrap=column != "note")
     for word in words:
         table.add_row(
-            _minute(word.made),
-            word.role.value if word.role else "what fits",
-            "revoked" if _is_revoked(word, out) else _end(word),
-            "any number" if (one := left[word.word]) is None else str(one),
-            Text(word.note),
             f"…{word.word[-8:]}",
+            word.role.value if word.role else "what fits",
+            _time(word.made, "%Y-%m-%d"),
+            "revoked" if _is_revoked(word, out) else _end(word),
+            "any" if (one := left[word.word]) is None else str(one),
+            Text(word.note),
         )
     Listing().print(table)
     say("`swarm invite --list --json` prints the invites in full")
@@ -108,7 +108,7 @@ def _print(folder: Path, word: str, note: str, said: dict[str, str], as_json: bo
 def _end(word: Word) -> str:
     if word.expires == invites.FOREVER:
         return "never"
-    return _minute(word.expires) + (" (over)" if word.expires < time.time() else "")
+    return "expired" if word.expires < time.time() else _time(word.expires, "%Y-%m-%d %H:%M")
 
 
 def _is_revoked(word: Word, out: Revocations) -> bool:
@@ -124,8 +124,8 @@ def _left(word: Word, taken: Mapping[str, Collection[PeerId]]) -> int | None:
     return given.delegation.uses - len(taken.get(given.delegation.key.hex(), ()))
 
 
-def _minute(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+def _time(at: float, form: str) -> str:
+    return time.strftime(form, time.localtime(at))
 
 
 def _plain(word: Word, revoked: bool, left: int | None) -> dict[str, object]:
