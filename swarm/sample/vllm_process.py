@@ -243,8 +243,8 @@ class Served:
         told = self._draw([self._probe[:8]], PROVING, [PROOF], HEAT, SHOWN, PROVING)
         if not vllm_noise.proven(told, PROOF, self._vocabulary):
             raise Unsuited(
-                f"vLLM {self.version} does not draw tokens as it is asked on {self.device}, so that nobody"
-                " could replay its groups: set peer.engine.name to hf"
+                f"vLLM {self.version} does not draw tokens as it is asked on {self.device}, so that no"
+                " learner could replay its groups: set peer.engine.name to hf"
             )
 
     def _adopt(self, call: Load) -> None:

@@ -246,7 +246,9 @@ def test_a_vllm_that_draws_otherwise_than_asked_is_not_used(
     )
     monkeypatch.setattr(vllm, "COMMAND", (sys.executable, "-c", clones))
     engine = VllmEngine(recipe(tied))
-    with pytest.raises(EngineError, match=r"nobody could replay its groups: set peer\.engine\.name to hf"):
+    with pytest.raises(
+        EngineError, match=r"no learner could replay its groups: set peer\.engine\.name to hf"
+    ):
         engine.load(Versions(tied).move())
     engine.close()
 

@@ -84,7 +84,7 @@ def test_learners_that_hear_each_other_and_never_meet_are_one_problem_until_they
     for event in (*story(9, start=0.0), *vain):
         fold(state, event)
     (problem,) = [each for each in diagnose(state, 9.0) if each.key.startswith("unreached")]
-    assert set(problem.peers) == {one, other} and "hear each other" in problem.text
+    assert set(problem.peers) == {one, other} and "never complete a round together" in problem.text
     assert "Neither can dial the other" in problem.cause and "port" in problem.todo
     for me in (one, other):
         fold(state, happened.Averaged(at=9.5, peer=me, version=4, members=(one, other), seconds=0.1))
