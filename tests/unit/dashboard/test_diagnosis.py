@@ -158,7 +158,9 @@ CASES = {
     "malformed groups": Case(
         "refused", *_verdict("malformed"), 10, 25, (SAMPLERS[0],), "another version of swarm"
     ),
-    "untrusted groups": Case("refused", *_verdict("untrusted"), 10, 25, (SAMPLERS[0],), "do not believe"),
+    "untrusted groups": Case(
+        "refused", *_verdict("untrusted"), 10, 25, (SAMPLERS[0],), "do not accept its claims"
+    ),
     "gradients that are not finite": Case(
         "not finite",
         _emit(happened.RoundBroke, LEARNERS[0], 128, version=3, reason=f"{happened.NOT_FINITE}: lower it"),
