@@ -100,7 +100,6 @@ def trainer(trl: Any, model: Path, folder: Path, count: Watching) -> Any:
     from transformers import PrinterCallback, TrainerCallback
 
     from lab.swarms.local_swarm import settings
-    from swarm.learn.learners.optimizers import BETAS
     from swarm.learn.models.model import load_policy
     from swarm.learn.models.pretrained import load_tokenizer
     from swarm.tasks import catalog as tasks
@@ -139,6 +138,8 @@ def trainer(trl: Any, model: Path, folder: Path, count: Watching) -> Any:
 
 def _arguments(trl: Any, run: Run, folder: Path) -> Any:
     """The settings of a run, as TRL has them."""
+    from swarm.learn.learners.optimizers import BETAS
+
     size, optimizer = run.batch.groups * run.sampling.group_size, run.optimizer
     return trl.GRPOConfig(
         output_dir=str(folder),
