@@ -288,19 +288,19 @@ _hearers: list[Callable[[str], None]] = []
 
 
 @contextlib.contextmanager
-def hearing(hear: Callable[[str], None]) -> Iterator[None]:
+def hearing(receive: Callable[[str], None]) -> Iterator[None]:
     """Pass every sentence to `hear` as well, while the body runs."""
-    _hearers.append(hear)
+    _hearers.append(receive)
     try:
         yield
     finally:
-        _hearers.remove(hear)
+        _hearers.remove(receive)
 
 
 def heard(sentence: str) -> None:
     """Pass a sentence, on one line, to all receivers that `hearing` added, without printing it."""
-    for hear in _hearers:
-        hear(one_line(sentence, SENTENCE))
+    for receive in _hearers:
+        receive(one_line(sentence, SENTENCE))
 
 
 WARNING = "warning: "

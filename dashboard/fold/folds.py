@@ -65,7 +65,7 @@ def _heard(state: SwarmState, event: happened.Heard, at: float) -> None:
         return
     if event.beat.incarnation > peer.order[0]:
         state.rounds.restart(peer.id)
-    if not peer.hear(event.beat, at):
+    if not peer.receive(event.beat, at):
         return
     peer.invited = event.invited
     if state.counts(peer.id):

@@ -125,7 +125,7 @@ class PeerRow(msgspec.Struct, dict=True):
         """Its clock minus the receiver's clock; None until enough heartbeats were received."""
         return sorted(self.clocks)[CLOCKS // 2] if len(self.clocks) == CLOCKS else None
 
-    def hear(self, beat: Beat, at: float) -> bool:
+    def receive(self, beat: Beat, at: float) -> bool:
         """Record a heartbeat that was received at `at`. False when it is older than the newest one."""
         self.heard = max(self.heard, at) if self.beating else at
         self.beating = True

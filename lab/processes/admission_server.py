@@ -72,7 +72,7 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
     config = loading.load(None, SETTINGS).config
     async with hosted.node(folder, RUN, config.peer.listen) as (node, keyring):
         learner, started = learner_peer(node, keyring, config, model, folder), time.time()
-        learner.host.releases.candidates.hear(release_of(learner.host.ports.me, started), b"")
+        learner.host.releases.candidates.receive(release_of(learner.host.ports.me, started), b"")
         forgetful = _without_log(learner)
         node.mail.prefer(lambda _: True)  # as whoever has delivered, which all samplers have soon
         taking = asyncio.create_task(_take(learner.inbox, forgetful))

@@ -103,7 +103,7 @@ def _figure(target: float, what: str, climb: Climb, against: str, other: Climb) 
 def _baseline(say: Say, setup: Answer, who: str) -> Climb:
     say({"process": "one process in turn", "trl": "TRL's GRPOTrainer"}[who])
     with Partner("lab.processes.climbing", {**setup, "who": who}) as partner:
-        told = partner.hear()
+        told = partner.receive()
     return Climb(*(told[name] for name in Climb._fields))
 
 

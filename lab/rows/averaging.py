@@ -132,7 +132,7 @@ class LearnerKind(ABC):
             bootstrap = self.hello[0]["addresses"][:1] if self.hello else []
             partner = self.stack.enter_context(self.start(bootstrap))
             self.partners.append(partner)
-            self.hello.append(partner.hear())
+            self.hello.append(partner.receive())
 
     @abstractmethod
     def start(self, bootstrap: Sequence[str]) -> Partner: ...

@@ -72,13 +72,13 @@ def measure(
             return stack.enter_context(Partner(module, {"folder": str(home), "model": model, **setup}))
 
         server = started("lab.processes.admission_server", "server")
-        told = server.hear()
+        told = server.receive()
         loads = [
             started("lab.processes.load_senders", f"senders-{number}", server=told)
             for number in range(PROCESSES)
         ]
         for load in loads:
-            load.hear()
+            load.receive()
         figures: list[Line] = []
         if not told["zmq"]:
             figures.append(Gap(row="groups", why="ZMQ: pyzmq is not installed: `make bench` installs it"))

@@ -42,10 +42,10 @@ def measure(
         setup = {"model": str(model), "steps": steps, "versions": versions, "rates": list(rates)}
         with Partner("lab.processes.stepping", setup) as child:
             for step in range(steps):
-                child.hear()
+                child.receive()
                 say(f"step {step + 1} of {steps}, at lr {rates[0]:g}")
-            seen = [child.hear() for _ in rates]
-            told = child.hear()
+            seen = [child.receive() for _ in rates]
+            told = child.receive()
     sizes = [_size(told, *one) for one in zip(rates, seen, strict=True)]
     return [*sizes, *_speeds(told, rates[0], seen[0]), _composed(told, rates[0], versions)]
 

@@ -124,7 +124,7 @@ def _real(say: Say, uplinks: Sequence[float], values: int, rounds: int) -> Figur
                 "host": address,
             }
             partners.append(stack.enter_context(Partner("lab.processes.member", setup, words)))
-            hello.append(partners[-1].hear())
+            hello.append(partners[-1].receive())
         ask_all(partners, [{"do": "open", "numel": values, "deadline": 0.0}] * len(partners))
         seconds = []
         for version in range(rounds):

@@ -152,7 +152,7 @@ def _against_trl(say: Say, setup: Answer, windows: Windows) -> list[Line]:
     say("TRL's GRPOTrainer")
     try:
         with Partner("lab.processes.baseline_trl", setup) as partner:
-            trl = partner.hear()
+            trl = partner.receive()
     except Unmeasured as error:
         return [Gap(row="tokens", why=f"TRL's GRPOTrainer: {error}")]
     rate = trl["tokens"] / trl["seconds"]
@@ -169,7 +169,7 @@ def _against_trl(say: Say, setup: Answer, windows: Windows) -> list[Line]:
 def _alone(say: Say, setup: Answer) -> Answer:
     say("one process in turn")
     with Partner("lab.processes.baseline_process", setup) as partner:
-        return partner.hear()
+        return partner.receive()
 
 
 def _swarm(say: Say, learners: int, samplers: int, setup: Answer) -> MeasuredSpan:

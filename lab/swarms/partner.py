@@ -65,7 +65,7 @@ class Partner:
     def tell(self, **question: Any) -> None:
         self._child.send(json.dumps(question).encode())
 
-    def hear(self) -> Answer:
+    def receive(self) -> Answer:
         """The next answer. Raises Unmeasured when the child dies or is silent for LONGEST seconds."""
         try:
             answer: Answer = json.loads(self._child.receive(LONGEST))
@@ -77,14 +77,14 @@ class Partner:
 
     def ask(self, **question: Any) -> Answer:
         self.tell(**question)
-        return self.hear()
+        return self.receive()
 
 
 def ask_all(partners: Sequence[Partner], questions: Sequence[Mapping[str, Any]]) -> list[Answer]:
     """Ask several children one question each, at the same time."""
     for partner, question in zip(partners, questions, strict=True):
         partner.tell(**question)
-    return [partner.hear() for partner in partners]
+    return [partner.receive() for partner in partners]
 
 
 @functools.cache

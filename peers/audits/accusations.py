@@ -113,7 +113,7 @@ class AccusationExchange:
     async def run(self) -> None:
         """Receive accusations, until cancelled."""
         async with self._accuser.tasks:
-            await self._host.listen(Topic.ACCUSED, self.hear)
+            await self._host.listen(Topic.ACCUSED, self.receive)
 
     def accuse(self, group: Group, frame: bytes, suspension: Suspension | None) -> None:
         """As Accuser."""
@@ -122,7 +122,7 @@ class AccusationExchange:
 
     # --- of others ------------------------------------------------------------------------------------------
 
-    def hear(self, sealed: bytes) -> None:
+    def receive(self, sealed: bytes) -> None:
         """Receive an accusation. Raises WireError for anything but an accusation by a learner or an
         auditor."""
         host = self._host

@@ -26,7 +26,7 @@ from dashboard.views import InviteView
 from peers.build import new_run, run_folder, run_sources
 from peers.build.joining import handshake, invitations, spec_transfer
 from peers.build.joining.adopted_releases import take_releases
-from peers.build.joining.connect_retry import Entering
+from peers.build.joining.connect_retry import ConnectRetry
 from peers.build.joining.consent import mind_code
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
 from peers.build.model import base_model
@@ -176,9 +176,9 @@ async def _seed(
     ):
         mind_settings(run, Role.SEED)
         membership = member(local)
-        entering = Entering(run.path, once=False, has_run=True)
-        async with open_node(local, run.digest, config.peer.listen, config.peer.limits, (), entering) as node:
-            await entering.until_had(
+        retrying = ConnectRetry(run.path, once=False, has_run=True)
+        async with open_node(local, run.digest, config.peer.listen, config.peer.limits, (), retrying) as node:
+            await retrying.until_had(
                 lambda: handshake.had_keys(run, membership, node.mail, sorted(node.peers()))
             )
             await _act_as_seed(local, run, config, node, membership, paged, on_signal)
@@ -316,16 +316,16 @@ async def _join(
         narrated(local.folder, local.bus, local.keyring.me),
     ):
         line = config.peer.listen, limits
-        entering = Entering(path, once, spec_transfer.is_complete(path, invite.run))
+        retrying = ConnectRetry(path, once, spec_transfer.is_complete(path, invite.run))
         if invite.addresses:
             say(f"dialling the invite's addresses, {len(invite.addresses)} at once (10 s at most)")
-        async with open_node(local, invite.run, *line, invite.addresses, entering) as node:
+        async with open_node(local, invite.run, *line, invite.addresses, retrying) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             given = await handshake.shown(
-                invite, role, path, local, node.mail, sources(node, invite), entering
+                invite, role, path, local, node.mail, sources(node, invite), retrying
             )
             mail = MemberMail(node.mail, lambda: given)
-            run = await entering.until_had(
+            run = await retrying.until_had(
                 lambda: spec_transfer.fetch(mail, sources(node, invite), invite.run, path, model)
             )
             run_folder.open_if_public(run, umask)
@@ -340,7 +340,7 @@ async def _join(
                 run = run.as_owners()
             mind_code(run, role, config.peer.rewards.code)
             membership = membership_of(given, role, run, local)
-            await entering.until_had(
+            await retrying.until_had(
                 lambda: handshake.had_keys(run, membership, node.mail, sources(node, invite))
             )
             invitations.keep(run, invite, word)

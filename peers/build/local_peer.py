@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peers.build.joining.connect_retry import Entering
+from peers.build.joining.connect_retry import ConnectRetry
 from peers.errors import CannotHere, say
 from peers.runtime.faults import DiskFaults
 from peers.runtime.membership.contacts import Contacts
@@ -131,7 +131,7 @@ async def open_node(
     listen: Listen,
     limits: Limits,
     bootstrap: Sequence[str],
-    entering: Entering,
+    retrying: ConnectRetry,
     watches: bool = False,
 ) -> AsyncIterator[Node]:
     """Run a node under supervision, which dials the bootstrap peers and all that this run folder's peers
@@ -140,7 +140,7 @@ async def open_node(
     from swarm.net.libp2p.node import Node
 
     port = last_port(listen, local.folder / "port")
-    way_in = WayIn(local.contacts.addresses, entering.unreached, entering.dialled, port, watches)
+    way_in = WayIn(local.contacts.addresses, retrying.unreached, retrying.dialled, port, watches)
     try:
         node = await Node.start(
             keyring=local.keyring,
@@ -156,7 +156,7 @@ async def open_node(
         raise
     except NetError as error:  # a port, an address or a clock of this machine
         raise CannotHere(str(error)) from error
-    local.now, entering.node = node.clock.now, node
+    local.now, retrying.node = node.clock.now, node
     if port not in (0, node.port):
         say(
             f"TCP port {port}, where this peer listened before, is another program's now: it listens at"

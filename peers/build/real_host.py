@@ -178,7 +178,7 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
     grants = granter(owner, run.name, run.path) if owner is not None else None
     renews = renewer(owner or bytes.fromhex(run.spec.owner), run.name, run.given)
     renewal = MembershipRenewal(host, host.disk, local.folder, renews, grants)
-    guest = resource_limits.Manners(host, host.rest, run.path, local.folder)
+    guest = resource_limits.ResourceLimits(host, host.rest, run.path, local.folder)
     guest.look()
     await node.reachability.serve(host.ports.mail)
 

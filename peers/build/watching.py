@@ -15,7 +15,7 @@ from pathlib import Path
 
 from peers.build import real_host, run_folder
 from peers.build.joining import handshake, invitations, spec_transfer
-from peers.build.joining.connect_retry import Entering
+from peers.build.joining.connect_retry import ConnectRetry
 from peers.build.local_peer import open_local_peer, open_node
 from peers.build.model.learner_averager import NoAverager
 from peers.errors import CannotHere
@@ -60,7 +60,7 @@ def observe(
     umask = run_folder.close_unless_public(path)
 
     async def program(on_signal: SignalHandler) -> None:
-        entering = Entering(path, once, has_run=False, quiet=True)
+        retrying = ConnectRetry(path, once, has_run=False, quiet=True)
         with open_local_peer(peer_folder.free_peer_folder(path, Role.OBSERVER)) as local:
             async with open_node(
                 local,
@@ -68,21 +68,21 @@ def observe(
                 Listen(dial_only=True),
                 config.peer.limits,
                 invite.addresses,
-                entering,
+                retrying,
                 watches=True,
             ) as node:
                 sources = partial(real_host.sources, node, invite)
                 mine = await handshake.shown(
-                    invite, Role.OBSERVER, path, local, node.mail, sources(), entering
+                    invite, Role.OBSERVER, path, local, node.mail, sources(), retrying
                 )
                 mail = MemberMail(node.mail, lambda: mine)
-                run = await entering.until_had(
+                run = await retrying.until_had(
                     lambda: spec_transfer.fetch_spec(mail, sources(), invite.run, path)
                 )
                 run_folder.open_if_public(run, umask)
                 real_host.mind_settings(run, Role.OBSERVER)
                 membership = real_host.membership_of(mine, Role.OBSERVER, run, local)
-                await entering.until_had(lambda: handshake.had_keys(run, membership, node.mail, sources()))
+                await retrying.until_had(lambda: handshake.had_keys(run, membership, node.mail, sources()))
                 host = real_host.real_host(local, run, Role.OBSERVER, config, node, NoAverager(), membership)
                 observer, leaving = Observer(host, local.folder), asyncio.Event()
                 on_signal.leave, host.status.phase = leaving.set, Phase.WATCHING

@@ -54,7 +54,7 @@ from swarm.tasks.toy import Toy
 from swarm.types import Digest, PeerId
 
 if TYPE_CHECKING:
-    from swarm.sim.stand_in import StandIn
+    from swarm.sim.scaled_model import ScaledModel
 
 T = TypeVar("T")
 
@@ -173,7 +173,7 @@ def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
     except UnknownRate as error:
         raise scenario.ScenarioError(str(error)) from error
     peer = replace(peer, config=msgspec.structs.replace(peer.config, run=run))
-    return run_peer(peer, policy_parts(peer.config, peer.stand_in))
+    return run_peer(peer, policy_parts(peer.config, peer.scaled_model))
 
 
 def run_peer(
@@ -195,8 +195,8 @@ def run_peer(
     frames = ReadOnce(RUN, peer.ports.keyring, who.membership, RunKeys(bytes(32)) if run.private else None)
     shelf = None if peer.folder is None else peer.folder / "blobs"
     host = Host(who, peer.config, peer.ports, frames, peer.bus, trust, shelf)
-    if peer.stand_in is not None and peer.stand_in.begun:
-        host.releases.blobs.hold(0, peer.stand_in.first)
+    if peer.scaled_model is not None and peer.scaled_model.begun:
+        host.releases.blobs.hold(0, peer.scaled_model.first)
     return host.run((role or partial(role_of, folder=peer.folder))(host, parts).run)
 
 
@@ -225,20 +225,20 @@ def role_of(
     raise ValueError(f"a {host.who.role.value} is not simulated")
 
 
-def policy_parts(config: Config, stand_in: StandIn | None = None) -> PolicyParts:
+def policy_parts(config: Config, scaled_model: ScaledModel | None = None) -> PolicyParts:
     """The parts of a table policy for the task `toy`, of a language model for every other task."""
-    return _table(config, stand_in) if config.run.task.name == Toy.environment else _model(config)
+    return _table(config, scaled_model) if config.run.task.name == Toy.environment else _model(config)
 
 
-def _table(config: Config, stand_in: StandIn | None) -> PolicyParts:
+def _table(config: Config, scaled_model: ScaledModel | None) -> PolicyParts:
     run = config.run
     options = {name: int(size) for name, size in run.task.options.items()}
     decoder = Letters(options.get("alphabet", ALPHABET))
 
     def learner() -> BaseLearner:
-        if stand_in is None:
+        if scaled_model is None:
             return of_mode(run)(Tabular(**options), run)
-        return (LargeSiteLearner if run.averaging.mode == "sites" else LargeLearner)(stand_in, run)
+        return (LargeSiteLearner if run.averaging.mode == "sites" else LargeLearner)(scaled_model, run)
 
     return PolicyParts(
         engine=lambda: ToyEngine(from_bytes, run.sampling.temperature, run.sampling.heads),
@@ -250,12 +250,12 @@ def _table(config: Config, stand_in: StandIn | None) -> PolicyParts:
 class LargeLearner(Learner):
     """Trains a table whose releases have the size of a large model's."""
 
-    def __init__(self, stand_in: StandIn, run: Run) -> None:
-        super().__init__(stand_in.table(), run)
-        self._stand_in = stand_in
+    def __init__(self, scaled_model: ScaledModel, run: Run) -> None:
+        super().__init__(scaled_model.table(), run)
+        self._scaled_model = scaled_model
 
     def snapshot(self, draft: MakeDraft = in_memory) -> Snapshot:
-        self._stand_in.fill(self.policy, self.version)
+        self._scaled_model.fill(self.policy, self.version)
         return super().snapshot(draft)
 
 

@@ -117,7 +117,7 @@ class SiteExchange:
         cancelled."""
         await self._blobs.serve()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._host.listen(Topic.CONTRIBUTION, self._hear))
+            tasks.create_task(self._host.listen(Topic.CONTRIBUTION, self._receive))
             tasks.create_task(self._host.listen(Topic.COUNTED, self._hear_list))
             tasks.create_task(self._repeat_forever())
             for _ in range(AT_ONCE):
@@ -132,7 +132,7 @@ class SiteExchange:
             self._tried.clear()
         return self._gathered
 
-    def _hear(self, sealed: bytes) -> None:
+    def _receive(self, sealed: bytes) -> None:
         opened, one = self._host.read(sealed, RELEASE_LIMIT, Contribution)
         self._check(opened, one.learner, f"contribution to version {one.version}")
         gathered = self.gathered()

@@ -254,7 +254,7 @@ class TrainedGroups:
                 await self._ask_again()
                 continue
             if self._loaded.empty():  # else there is a later one
-                await self._hear(policy)
+                await self._receive(policy)
                 await self._place_groups(policy)
             self.placing -= 1
             self._host.move()
@@ -266,7 +266,7 @@ class TrainedGroups:
         if policy is None or not (self._unsure or self._unread):
             return
         if not self._others() <= self._told.keys():
-            await self._hear(policy)
+            await self._receive(policy)
         if policy == self._at_rest():
             await self._place_groups(policy)
 
@@ -393,7 +393,7 @@ class TrainedGroups:
         steps = self._ledger.told(since, self._host.releases.announced())
         return wire.encode(TrainedSteps(steps=newest(steps)))
 
-    async def _hear(self, policy: HeldPolicy) -> None:
+    async def _receive(self, policy: HeldPolicy) -> None:
         """Ask the other learners for the steps of the policy, each except for those that it reported with the
         last policy."""
         host = self._host
@@ -408,7 +408,7 @@ class TrainedGroups:
         told = await asyncio.gather(*map(self._ask, since, since.values()))  # rounds wait for the slowest
         steps = [step for its in told for step in its or () if step.version <= policy.version]
         unnamed = (step for step in steps if not step.weights)  # a seed has no names for them
-        self._ledger.hear((*steps, *named(unnamed, self._host.releases.announced()).values()))
+        self._ledger.receive((*steps, *named(unnamed, self._host.releases.announced()).values()))
         now = frozenset(self._ledger.line(policy)[0])
         self._told |= {peer: now for peer, steps in zip(others, told, strict=False) if steps is not None}
 

@@ -80,9 +80,9 @@ class EventBundles:
             await kernel.ports.gossip.publish(kernel.topic(Topic.EVENT), sealed)
 
     def handlers(self) -> dict[Topic, Callable[[bytes], object]]:
-        return {Topic.EVENT: self.hear}
+        return {Topic.EVENT: self.receive}
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Take a sealed bundle. Raises WireError where it is none, or has an event that its sender may not
         report."""
         kernel = self._kernel

@@ -48,7 +48,7 @@ class Heartbeats:
             self.slower = slower(self._kernel.roster.crowd()) if is_one_of_many else 1.0
             await self.send()
             if not kernel.beat_due:
-                await kernel.beat_changes.wait(pace * self.slower * kernel.rng.uniform(1.0, 1.25))
+                await kernel.beat_notifier.wait(pace * self.slower * kernel.rng.uniform(1.0, 1.25))
 
     async def send(self) -> None:
         kernel, beat = self._kernel, self._beat()

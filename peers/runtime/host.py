@@ -128,7 +128,7 @@ class Host(Kernel):
 
     async def hear_samplers(self) -> None:
         """Listen to samplers' heartbeats until cancelled; otherwise only observers do."""
-        await self.listen(Topic.BEAT_SAMPLER, self.presence.hear)
+        await self.listen(Topic.BEAT_SAMPLER, self.presence.receive)
 
     async def listen(self, name: Topic, take: Callable[[bytes], object]) -> None:
         """Call `take` with each message of a topic until cancelled; a WireError of it becomes a Rejected
@@ -154,7 +154,7 @@ class Host(Kernel):
             self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))
 
     def _take_beat(self, kind: str, sender: PeerId, data: bytes) -> None:
-        self.take(self.presence.hear, kind, sender, data)
+        self.take(self.presence.receive, kind, sender, data)
 
     def _between_reports(self) -> float:
         """Seconds between two reports of traffic."""

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from peers.runtime.changes import Changes
 from peers.runtime.frames import Frames, UnknownKey
+from peers.runtime.notifier import Notifier
 from peers.runtime.traffic import Traffic
 from peers.runtime.watching.status import PeerStatus
 from swarm import events
@@ -70,10 +70,10 @@ class Kernel:
         self.stop = asyncio.Event()
         self.rng = random.Random(f"{config.run.seed}/{ports.me}")
         self.roster = Roster(config.run.pace.patience, self.rng)
-        self.beat_due, self.beat_changes = False, Changes()
+        self.beat_due, self.beat_notifier = False, Notifier()
         """Whether a heartbeat is to be sent at once, and the tasks that wait for that
         (peers.runtime.heartbeats)."""
-        self._changes = Changes()
+        self._changes = Notifier()
         self._author: PeerId | None = None
         """Author of the gossip message that is being read: it must also be the signer."""
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
@@ -110,7 +110,7 @@ class Kernel:
     def beat_now(self) -> None:
         """Send a heartbeat at once: something changed that others wait for (credit, a new version)."""
         self.beat_due = True
-        self.beat_changes.wake()
+        self.beat_notifier.wake()
 
     def delivered(self, peer: PeerId) -> None:
         """Remember that a group of this peer was admitted."""

@@ -55,9 +55,9 @@ class Presence:
         self._clock_check = ClockCheck(kernel)
 
     def handlers(self) -> dict[Topic, Callable[[bytes], object]]:
-        return {Topic.BEAT: self.hear, Topic.BEAT_SAMPLER: self.hear}
+        return {Topic.BEAT: self.receive, Topic.BEAT_SAMPLER: self.receive}
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Take a sealed heartbeat. Raises WireError where it is none, and Refusal where a newer process has
         this peer's key."""
         kernel = self._kernel
@@ -67,15 +67,15 @@ class Presence:
         invited = kernel.invited(opened, beat.role)
         if beat.mirror >= 0 and not invited:  # a mirror is asked first, so it can delay all peers
             beat = msgspec.structs.replace(beat, mirror=-1)
-        self._identity.hear(opened.sender, beat, data)
+        self._identity.receive(opened.sender, beat, data)
         if proven := invited or kernel.has_delivered(opened.sender):
             self._revocations.heard(opened.sender, beat.revoked)
         before, now = kernel.roster.beat(opened.sender), kernel.now()
-        if opened.sender == kernel.ports.me or not kernel.roster.hear(opened.sender, beat, now, proven):
+        if opened.sender == kernel.ports.me or not kernel.roster.receive(opened.sender, beat, now, proven):
             return
         if before is None or (before.version, before.weights) != (beat.version, beat.weights):
             self._releases.found(beat.version, beat.weights, opened.sender if invited else None)
-        self._releases.doubts.hear(beat)
+        self._releases.doubts.receive(beat)
         self._met(opened.sender, beat)
         if kernel.who.observes:
             kernel.emit(events.Heard, subject=opened.sender, beat=beat, invited=invited)
@@ -108,8 +108,8 @@ class Postings:
         self._kernel, self._beats, self._releases = kernel, beats, releases
         self._take = take
         self._read: dict[Key, Callable[[bytes], object]] = {
-            Key.MEMBER: presence.hear,
-            Key.NEWEST: releases.hear,
+            Key.MEMBER: presence.receive,
+            Key.NEWEST: releases.receive,
         }
 
     async def run(self) -> None:

@@ -309,7 +309,7 @@ class Sampler:
         await self.outbox.add(group)
         await host.ports.clock.sleep(delays.draw(host.config.peer.delay.upload, host.rng))
         if bound is not None:
-            await self._hear(bound)
+            await self._receive(bound)
         learner = await self._destination(group, bound)
         while learner is not None:
             sent = host.steady()
@@ -388,7 +388,7 @@ class Sampler:
             text = f"{learner} refused a group ({outcome.value}): {why or 'it gave no reason'}"
             self.host.emit(events.Noted, level="warning", text=text)
 
-    async def _hear(self, learner: PeerId) -> None:
+    async def _receive(self, learner: PeerId) -> None:
         """Wait for a heartbeat of a learner, for as long as a peer may be silent."""
         host = self.host
         until = host.steady() + host.config.run.pace.patience

@@ -149,7 +149,7 @@ class Roster:
         known = self._known.get(peer)
         return known.since if known else None
 
-    def hear(self, peer: PeerId, beat: Beat, now: float, proven: bool = True) -> bool:
+    def receive(self, peer: PeerId, beat: Beat, now: float, proven: bool = True) -> bool:
         """Record a heartbeat. False when it is older than the known one, or too old for an unknown peer.
         `proven`: a member, or a peer that has delivered; strangers never replace one."""
         known = self._known.get(peer)

@@ -102,7 +102,8 @@ class LineLaw(Section, frozen=True):
 
 
 class Bytes(Section, frozen=True):
-    """Sizes of a large model's messages. The peers hold small ones in their place (swarm.sim.stand_in)."""
+    """Sizes of a large model's messages. The peers hold small ones in their place
+    (swarm.sim.scaled_model)."""
 
     release: Positive
     """Bytes of a release, 2 for each trained value: a gradient has as many values."""
@@ -130,7 +131,7 @@ class Fault(Section, frozen=True):
     down: Weight = 30.0
     """Seconds until a bounced peer is back."""
     step: str = ""
-    """crash, bounce: not before this one of STEPS, when it comes within `swarm.sim.traps.WAIT` seconds."""
+    """crash, bounce: not before this one of STEPS, when it comes within `crash_points.WAIT` seconds."""
     seconds: float = 0.0
     """slow: added to the time of each message; busy, full: how long; clock: shown beyond the time."""
     file: str = ""

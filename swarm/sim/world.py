@@ -29,15 +29,15 @@ from swarm.net.ports import Ports
 from swarm.protocol import Role
 from swarm.settings.config import Config, EngineSettings, Peer
 from swarm.sim.clock import VirtualLoop, run
+from swarm.sim.crash_points import CrashPoint, with_crash_point
 from swarm.sim.disks import SimulatedDisks, damage
 from swarm.sim.flows import AccessLine
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import OF_PEER, Fault, Scenario, role_of, select
-from swarm.sim.traps import Trap, trapped
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
-    from swarm.sim.stand_in import StandIn
+    from swarm.sim.scaled_model import ScaledModel
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SimPeer:
     bus: Bus
     life: int
     """Number of the peer's life: 0 at first, one more after each bounce."""
-    stand_in: StandIn | None = None
+    scaled_model: ScaledModel | None = None
     """Where small bytes stand in for a large model's."""
     folder: Path | None = None
     """What outlives the peer's lives; None: nothing does."""
@@ -96,7 +96,7 @@ class World:
         self._config = Config(
             run=scenario.run, peer=Peer(engine=EngineSettings(name="toy", tasks=1), delay=scenario.delay)
         )
-        self._stand_in = _stand_in(scenario)
+        self._scaled_model = _scaled_model(scenario)
         self._alive: dict[str, asyncio.Task[None]] = {}
         self._away: dict[str, asyncio.TimerHandle] = {}
         """Peers that come back, and when."""
@@ -104,7 +104,7 @@ class World:
         """Folders that took no more, and when they take everything again."""
         self._lives: dict[str, int] = {}
         self._mute: set[tuple[str, int]] = set()
-        self._traps: dict[str, Trap] = {}
+        self._crash_points: dict[str, CrashPoint] = {}
         self._storage = SimulatedDisks()
 
     def run(self) -> SimulationOutcome:
@@ -113,7 +113,7 @@ class World:
         since = time.perf_counter()
         with (
             _opened(self._journal) if self._journal is not None else nullcontext() as self._file,
-            self._stand_in.cut() if self._stand_in is not None else nullcontext(),
+            self._scaled_model.cut() if self._scaled_model is not None else nullcontext(),
             self._storage.in_use(),
         ):
             virtual, calls = run(self._live())
@@ -125,15 +125,15 @@ class World:
         scenario = self._scenario
         links = scenario.links
         self._links = SimLinks(links.latency, links.bandwidth, self._rng("links"), self._lines())
-        settings, stand_in = scenario.run, self._stand_in
+        settings, scaled_model = scenario.run, self._scaled_model
         async with (
             MemoryNetwork(
                 self._rng("gossip"),
                 self._links,
                 averaging=settings.averaging,
                 groups=settings.batch.groups,
-                weigh=stand_in.weigh if stand_in is not None else as_it_is,
-                values=stand_in.values if stand_in is not None else 0,
+                weigh=scaled_model.weigh if scaled_model is not None else as_it_is,
+                values=scaled_model.values if scaled_model is not None else 0,
             ) as self._network,
             asyncio.TaskGroup() as self._group,
         ):
@@ -171,17 +171,17 @@ class World:
         peer = SimPeer(
             name=name,
             role=role_of(name),
-            ports=trapped(
+            ports=with_crash_point(
                 self._network.ports(
                     name, self._price(name, life), self._is_one_way(name), self._scenario.each
                 ),
-                self._trap(name),
+                self._crash_point(name),
             ),
             seed=self._rng(f"{name}/{life}").getrandbits(48),
             config=self._config,
             bus=bus,
             life=life,
-            stand_in=self._stand_in,
+            scaled_model=self._scaled_model,
             folder=self._folder(name),
         )
         self._alive[name] = self._group.create_task(self._spawn(peer), name=name)
@@ -210,7 +210,7 @@ class World:
             case "host":
                 self._host(peer)
             case "crash" | "bounce" if step.step:
-                self._trap(peer).set(step.step, lambda: self._end(step))
+                self._crash_point(peer).set(step.step, lambda: self._end(step))
             case "crash" | "bounce":
                 self._end(step)
             case "clock":
@@ -251,8 +251,8 @@ class World:
         else:
             getattr(links, step.fault)(some, others)
 
-    def _trap(self, name: str) -> Trap:
-        return self._traps.setdefault(name, Trap())
+    def _crash_point(self, name: str) -> CrashPoint:
+        return self._crash_points.setdefault(name, CrashPoint())
 
     def _folder(self, name: str) -> Path | None:
         if self._disks is None:
@@ -302,9 +302,9 @@ def _opened(journal: Path) -> IO[bytes]:
     return open(journal, "wb")
 
 
-def _stand_in(scenario: Scenario) -> StandIn | None:
+def _scaled_model(scenario: Scenario) -> ScaledModel | None:
     if scenario.bytes is None:
         return None
-    from swarm.sim.stand_in import StandIn  # with torch, which a world of other roles does not need
+    from swarm.sim.scaled_model import ScaledModel  # with torch, which a world of other roles does not need
 
-    return StandIn(scenario)
+    return ScaledModel(scenario)

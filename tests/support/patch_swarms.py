@@ -73,12 +73,12 @@ class Swarm:
     async def take(self, host: Host, release: Release) -> int:
         """Fetch a release as one that has heard of all -> the bytes of weights that `host` received."""
         for known in self.released:
-            host.releases.candidates.hear(known)
+            host.releases.candidates.receive(known)
         return await self.fetch(host, release)
 
     async def fetch(self, host: Host, release: Release) -> int:
         """Fetch a release as one that has heard of this one alone -> the bytes of weights that came."""
-        host.releases.candidates.hear(release)
+        host.releases.candidates.receive(release)
         host.traffic.drain(host.now(), ())
         weights = await host.releases.fetch(release)
         assert weights.digest == release.weights == Blocks.of(weights.data).root

@@ -375,7 +375,7 @@ def believing() -> Iterator[None]:
             (doubts, "LEAD", math.inf),
             (votes, "CROWD", LEARNERS + 1),
             (rounds, "largest_mean_norm", lambda claims, judged: math.inf),
-            (rounds, "standings", _all_stand),
+            (rounds, "screened_weights", _all_stand),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         yield
@@ -383,8 +383,8 @@ def believing() -> Iterator[None]:
 
 def _all_stand(
     claims: Sequence[norm_screening.AnnouncedNorm], groups: object
-) -> list[norm_screening.Standing]:
-    return [norm_screening.Standing(claim.weight, 1.0) for claim in claims]
+) -> list[norm_screening.ScreenedWeight]:
+    return [norm_screening.ScreenedWeight(claim.weight, 1.0) for claim in claims]
 
 
 def figures(told: Sequence[Event], liar: PeerId) -> Row:

@@ -66,7 +66,7 @@ async def narrow(node: Node, why: str) -> str:
     return ""
 
 
-class Entering:
+class ConnectRetry:
     """One peer's way into the network of its run."""
 
     def __init__(self, path: Path, once: bool, has_run: bool, quiet: bool = False) -> None:

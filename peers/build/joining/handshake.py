@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peers.build import run_folder
-from peers.build.joining.connect_retry import Entering
+from peers.build.joining.connect_retry import ConnectRetry
 from peers.build.local_peer import LocalPeer
 from peers.build.run_folder import DamagedSpec, RunFolder
 from peers.errors import NoPeerAnswers, Refusal
@@ -46,7 +46,7 @@ async def shown(
     local: LocalPeer,
     mail: Mail,
     peers: Sequence[PeerId],
-    entering: Entering,
+    retrying: ConnectRetry,
 ) -> Membership | None:
     """The membership that this peer, which is to act as `role`, has before it knows the run: a renewed one,
     or by its invite, of which no use is taken for another role. `path` is the run folder. Raises Refusal
@@ -63,7 +63,7 @@ async def shown(
         return mine
     if invite.role is not role:
         return None
-    return await entering.until_had(lambda: _claimed(mine, local, mail, peers))
+    return await retrying.until_had(lambda: _claimed(mine, local, mail, peers))
 
 
 async def _is_better(

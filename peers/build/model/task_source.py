@@ -70,10 +70,10 @@ async def open_source(
         say(line)
         host.emit(events.Noted, level="warning", text=line)
 
-    def hear(line: str) -> None:  # in a thread: while the source is made, and where it is slow
+    def receive(line: str) -> None:  # in a thread: while the source is made, and where it is slow
         loop.call_soon_threadsafe(tell, line)
 
-    made = await node.work.run(Kind.LOAD, source, run, host.config, render, hear, slow)
+    made = await node.work.run(Kind.LOAD, source, run, host.config, render, receive, slow)
     try:
         yield made
     finally:

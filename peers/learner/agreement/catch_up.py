@@ -136,7 +136,7 @@ class CatchUp:
 
     def _took(self, taken: Release, had: Had) -> None:
         """I took a release, and had that version."""
-        self._other_learners.set_falling_in(False)
+        self._other_learners.set_syncing(False)
         self._taken.put_nowait((taken, had))
 
     async def _hold_taken(self, made_of: Progress, taken: Release, had: Had, merged: bool) -> None:
@@ -187,7 +187,7 @@ class CatchUp:
             return None
         if not await host.releases.doubts.leads_on(release):
             return None
-        self._other_learners.set_falling_in(True)
+        self._other_learners.set_syncing(True)
         overlap, taken = host.config.run.averaging.overlap, None
         try:
             async with self.meanwhile.beside(giver, partial(self._load_meanwhile, had[:2])):
@@ -197,7 +197,7 @@ class CatchUp:
                 taken = await self._transfer.take(giver, release, until, self.meanwhile.end)
         finally:
             if taken is None:
-                self._other_learners.set_falling_in(False)
+                self._other_learners.set_syncing(False)
         pause = STATE_PAUSE_AHEAD if overlap and taken is not None else STATE_PAUSE
         self._no_state_before = host.steady() + pause * (host.steady() - start)
         return taken

@@ -118,7 +118,7 @@ class CommonRound:
         """Be in the others' round of my version, for which they waited: with a gradient, or with that of no
         batch. I get the mean, and step as they do."""
         others, own, start = self._other_learners, self._own_release, self._host.now()
-        partners = [*others.partners(), *others.falling_in()] if self._others() else []
+        partners = [*others.partners(), *others.syncing()] if self._others() else []
         if own.is_overtaken() or not partners:
             return Cause.AHEAD_SEEN if own.is_overtaken() else Cause.NOBODY_CAME
         try:

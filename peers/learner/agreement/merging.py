@@ -78,7 +78,7 @@ class Merging:
         if (mine := self._mine) is None or (fork := await self._young_fork(mine.point, taken)) is None:
             self._mine = None
             return None
-        self._other_learners.set_falling_in(True)
+        self._other_learners.set_syncing(True)
         await self._host.ports.work.run(Kind.LOAD, self._learner.merge, mine.masters, fork.share)
         self._fork = fork
         merged = Merge(version=mine.point[0], weights=mine.point[1])
@@ -91,7 +91,7 @@ class Merging:
             await host.changed(host.config.run.pace.beat)
         # the others get the release before they see this learner as ready: else they would begin a round
         await host.ports.clock.sleep(GOSSIP_SECONDS)
-        self._other_learners.set_falling_in(False)
+        self._other_learners.set_syncing(False)
         if fork is not None and own.is_settled():
             self._mine = None
             host.emit(

@@ -16,10 +16,10 @@ from peers.runtime.releases.votes import HEARD
 from swarm import events
 from swarm.core.agreement.batch_shares import batch_shares, in_groups, worth_waiting
 from swarm.core.agreement.lineage import Point
-from swarm.core.agreement.missed_rounds import Unmet
+from swarm.core.agreement.missed_rounds import MissedRounds
 from swarm.core.agreement.rounds import State
 from swarm.core.agreement.solo_turns import GOSSIP_SECONDS, SoloTurns
-from swarm.core.agreement.state_sync import SLOWER, WINDOW_SHARE, FallingIn
+from swarm.core.agreement.state_sync import SLOWER, WINDOW_SHARE, StateSync
 from swarm.protocol import RESTING, Phase
 from swarm.types import Beat, PeerId, Release
 
@@ -45,16 +45,16 @@ class OtherLearners:
         self.turns = SoloTurns(me, run.release.timeout)
         self._long_step: asyncio.TimerHandle | None = None
         """Announces a step that takes long."""
-        self._state, self._releasing, self._falls_in = State.GATHERING, False, False
+        self._state, self._releasing, self._syncs = State.GATHERING, False, False
         self._meets = False
         """A round is under way."""
-        self._unmet, self.most = Unmet(), run.window.seconds / WINDOW_SHARE
+        self._missed_rounds, self.most = MissedRounds(), run.window.seconds / WINDOW_SHARE
         """Seconds that the state of a learner may take."""
         self._met: frozenset[PeerId] = frozenset()
         """Members of my last round."""
         self._waits: dict[PeerId, int] = {}
         """Learner that waited for a round at the last look -> the version of that round."""
-        self._falling_in = FallingIn(self.most)
+        self._state_sync = StateSync(self.most)
         self._shared: tuple[tuple[int, int, float], float] | None = None
         """`as_fast` at each group: its inputs, and its value."""
 
@@ -62,7 +62,7 @@ class OtherLearners:
         """Other learners that can take part in a round now."""
         return [peer for peer, beat in self._all_beats().items() if _takes_part(beat)]
 
-    def falling_in(self) -> list[PeerId]:
+    def syncing(self) -> list[PeerId]:
         """Learners that sync, for which others wait with their round."""
         return [peer for peer, beat in self._all_beats().items() if beat.phase is Phase.FALLING_IN]
 
@@ -91,7 +91,7 @@ class OtherLearners:
         while not (host.stop.is_set() or ahead()):
             now = host.steady()
             beats = {peer: beat for peer, beat in self._all_beats().items() if peer not in against}
-            if not self._falling_in.awaited(beats, self._version(), learns, now) or self._met_before():
+            if not self._state_sync.awaited(beats, self._version(), learns, now) or self._met_before():
                 return
             await host.changed(host.config.run.pace.beat)
 
@@ -99,10 +99,10 @@ class OtherLearners:
         """Whether others wait for this learner in a round that began before the awaited learner announced its
         sync. None of them gives it a state before that is over. A learner that waited for another one before
         waits as this one does."""
-        roster, one = self._host.roster, self._falling_in.one
+        roster, one = self._host.roster, self._state_sync.one
         if (
             one is None
-            or self._falling_in.beside
+            or self._state_sync.beside
             or (beat := roster.beat(one)) is None
             or beat.phase is not Phase.FALLING_IN
         ):
@@ -115,9 +115,10 @@ class OtherLearners:
     def partners(self) -> list[PeerId]:
         """Those of them that are worth waiting for in a round of my version: that came to the last ones, and
         compute a group in the time of one."""
-        self._unmet.moved(self.at_my_version())
+        self._missed_rounds.moved(self.at_my_version())
         beats = {
-            peer: self._host.roster.beat(peer) for peer in self._unmet.expected(self.ready(), self._version())
+            peer: self._host.roster.beat(peer)
+            for peer in self._missed_rounds.expected(self.ready(), self._version())
         }
         here = {peer: beat for peer, beat in beats.items() if beat is not None}
         mine, *counts = self._groups([*here.values()])
@@ -150,9 +151,11 @@ class OtherLearners:
             self._met = frozenset(members)
             votes.met(members, patient=early)
         self._shared = None
-        self._unmet.forget({peer: beat.incarnation for peer, beat in self._all_beats().items()})
+        self._missed_rounds.forget({peer: beat.incarnation for peer, beat in self._all_beats().items()})
         missing = set[PeerId]() if early else entered
-        for peer, rounds in self._unmet.ended(missing, members - {self._host.ports.me}, late, still).items():
+        for peer, rounds in self._missed_rounds.ended(
+            missing, members - {self._host.ports.me}, late, still
+        ).items():
             self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
 
     def _comes(self, peer: PeerId, beat: Beat) -> bool:
@@ -267,7 +270,7 @@ class OtherLearners:
 
     def shared_state(self, peer: PeerId) -> None:
         """A learner's state goes between this one and me: we try to meet at its version."""
-        self._unmet.shared_state(peer)
+        self._missed_rounds.shared_state(peer)
 
     def is_astray(self, peer: PeerId) -> bool:
         """Did a learner take weights without moments, and was no step of its as another's since?"""
@@ -289,23 +292,23 @@ class OtherLearners:
         self._releasing = releasing
         self._set_phase()
 
-    def set_falling_in(self, falls_in: bool) -> None:
+    def set_syncing(self, syncs: bool) -> None:
         """Whether I take over another learner's state: the others wait for that, and whoever steps meanwhile
         counts on no denial of mine, whatever comes of it."""
-        if falls_in:
+        if syncs:
             self._host.releases.doubts.votes.witness.left()
-        self._falls_in = falls_in
+        self._syncs = syncs
         self._set_phase()
 
     @property
     def is_changing(self) -> bool:
         """My version is about to be another one."""
-        return self._meets or self._falls_in or self._state is State.STEPPING
+        return self._meets or self._syncs or self._state is State.STEPPING
 
     def _set_phase(self) -> bool:
         """Whether the phase changed."""
         phase = Phase(self._state.value)
-        if self._falls_in:
+        if self._syncs:
             phase = Phase.FALLING_IN
         elif self._releasing:
             phase = UNRELEASED.get(self._state, phase)

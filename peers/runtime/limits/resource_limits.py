@@ -116,7 +116,7 @@ class OthersUse:
         return now < self._until
 
 
-class Manners:
+class ResourceLimits:
     """Enforces one peer's limits; `watch` runs beside its role."""
 
     def __init__(self, kernel: Kernel, rest: Rest, run_folder: Path, own_folder: Path) -> None:

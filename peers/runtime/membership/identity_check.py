@@ -90,7 +90,7 @@ class IdentityCheck:
     async def serve(self) -> None:
         await self._kernel.ports.mail.serve(Service.BEATS, self._answer)
 
-    def hear(self, peer: PeerId, beat: Beat, sealed: bytes) -> None:
+    def receive(self, peer: PeerId, beat: Beat, sealed: bytes) -> None:
         """A heartbeat that is believed. Raises Refusal when it is of a newer process with my key."""
         if peer == self._kernel.ports.me:
             return self._hear_own(beat)

@@ -20,10 +20,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from peers.errors import Refusal, say
-from peers.runtime.changes import Changes
 from peers.runtime.faults import DiskFaults
 from peers.runtime.kernel import Kernel
 from peers.runtime.membership import run_keys
+from peers.runtime.notifier import Notifier
 from swarm import events
 from swarm.core.membership import PRIVATE, UNSHOWN
 from swarm.core.revocation import NONE, YOU, Revocations
@@ -72,7 +72,7 @@ class RevocationExchange:
         """Has it shown a membership? -> peer -> the number that it named."""
         self._idle: OrderedDict[PeerId, float] = OrderedDict()
         """Peer -> until when it is not asked."""
-        self._changes = Changes()
+        self._changes = Notifier()
         self.refused = ""
         """Why this peer has to leave."""
 

@@ -76,7 +76,7 @@ class ReleaseDoubts:
 
     def look(self, release: Release) -> None:
         """Report a new release that is not trusted."""
-        if against := self.votes.hear(release):
+        if against := self.votes.receive(release):
             self._deny(release, against)
         half = self._halfway(release.publisher)
         if release.version > half + LEAD:
@@ -86,7 +86,7 @@ class ReleaseDoubts:
         ):
             self.candidates.disbelieve(release)
 
-    def hear(self, beat: Beat) -> None:
+    def receive(self, beat: Beat) -> None:
         """Refuse what enough learners deny since this heartbeat came."""
         for release, against in self.votes.refused(beat):
             self._deny(release, against)

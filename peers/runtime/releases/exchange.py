@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from peers.runtime.changes import Changes
 from peers.runtime.faults import DiskFaults
 from peers.runtime.kernel import Kernel
+from peers.runtime.notifier import Notifier
 from peers.runtime.peer_folder import RELEASES
 from peers.runtime.releases.announcements import Announcements
 from peers.runtime.releases.doubts import ReleaseDoubts
@@ -94,7 +94,7 @@ class ReleaseExchange:
         """Publishers whose last release had a time that disagrees with its arrival."""
         self.lacks = False
         """A release that I wait for could not be had at once."""
-        self._changes = Changes()
+        self._changes = Notifier()
         self._under_way = WeakValueDictionary[Digest, asyncio.Lock]()
         """Weights -> held while they are fetched: a role and a mirror want the same ones."""
 
@@ -163,7 +163,7 @@ class ReleaseExchange:
 
     # --- in -------------------------------------------------------------------------------------------------
 
-    def hear(self, sealed: bytes, vouched: bool = False) -> bool:
+    def receive(self, sealed: bytes, vouched: bool = False) -> bool:
         """Accept an announcement. True when it is news. Raises WireError for one without trust, also of a
         publisher that was revoked since, unless another peer `vouched` for its age."""
         kernel = self._kernel
@@ -186,8 +186,8 @@ class ReleaseExchange:
         """True when it is news."""
         kernel = self._kernel
         live = kernel.is_of_author or release.publisher == kernel.ports.me
-        news = self.candidates.hear(release, sealed, kernel.steady(), live)
-        self.lines.lineage.hear(release)
+        news = self.candidates.receive(release, sealed, kernel.steady(), live)
+        self.lines.lineage.receive(release)
         if self._is_here(release) and self.doubts.is_next(release):
             self.hold(release)
         if news and (release.publisher == self._kernel.ports.me or self._kernel.who.observes):
@@ -217,7 +217,9 @@ class ReleaseExchange:
     def remember(self, sealed: bytes, by: PeerId | None = None) -> bool:
         """Take a sealed release that a peer (or the disk) kept. False: no news, or, with an event, none."""
         try:
-            return self.hear(sealed, vouched=by is None or self._kernel.trust.vouches(by, self._kernel.now()))
+            return self.receive(
+                sealed, vouched=by is None or self._kernel.trust.vouches(by, self._kernel.now())
+            )
         except wire.WireError as error:
             self._kernel.emit(
                 events.Rejected, sender=self._kernel.ports.me, kind=Topic.RELEASE, reason=str(error)
@@ -413,7 +415,7 @@ class ReleaseExchange:
         await self.lines.serve()
 
     def handlers(self) -> dict[Topic, Callable[[bytes], object]]:
-        return {Topic.RELEASE: self.hear}
+        return {Topic.RELEASE: self.receive}
 
     def _bad_holder(self, holder: PeerId, reason: str) -> None:
         self._kernel.emit(events.Rejected, sender=holder, kind=Service.BLOBS, reason=reason)

@@ -259,7 +259,7 @@ class ReleaseVotes:
     # --- of all learners
     # -------------------------------------------------------------------------------------
 
-    def hear(self, release: Release) -> Against | None:
+    def receive(self, release: Release) -> Against | None:
         """Note a new release. Returns the learners that deny it and why, where these are enough; else
         None."""
         self._recent.append(release)

@@ -58,9 +58,9 @@ class SuspensionNews:
 
     def handlers(self) -> dict[Topic, Callable[[bytes], object]]:
         """None for a learner, which subscribes itself and acts by accusations (peers.audits.accusations)."""
-        return {} if self._kernel.who.role is Role.LEARNER else {Topic.ACCUSED: self.hear}
+        return {} if self._kernel.who.role is Role.LEARNER else {Topic.ACCUSED: self.receive}
 
-    def hear(self, sealed: bytes) -> None:
+    def receive(self, sealed: bytes) -> None:
         """Receive an accusation. Raises WireError for anything but an accusation by a learner or an
         auditor."""
         opened, said = self._kernel.read(sealed, RELEASE_LIMIT, Accusation)

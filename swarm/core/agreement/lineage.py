@@ -97,7 +97,7 @@ class Lineage:
     def __init__(self) -> None:
         self._made: OrderedDict[Point, Made] = OrderedDict()
 
-    def hear(self, release: Release) -> None:
+    def receive(self, release: Release) -> None:
         """Remember a release that its publisher signed."""
         point, groups = (release.version, release.weights), 0 if release.merged else release.groups
         made = Made(parents(release.version, release.parent, release.merged), groups)

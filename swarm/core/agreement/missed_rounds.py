@@ -34,7 +34,7 @@ RETRY = 16
 match time."""
 
 
-class Unmet:
+class MissedRounds:
     def __init__(self) -> None:
         self._missed, self._late = Counter[PeerId](), Counter[PeerId]()
         self._excused = set[PeerId]()

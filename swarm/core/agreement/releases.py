@@ -187,7 +187,7 @@ class Releases:
         since = now - known.heard
         return since if known.live else max(since, told(release))
 
-    def hear(self, release: Release, sealed: bytes = b"", at: float = 0.0, live: bool = False) -> bool:
+    def receive(self, release: Release, sealed: bytes = b"", at: float = 0.0, live: bool = False) -> bool:
         """Record an announcement, as Announced. True when it is new; a release that waits for its next try is
         tried at once."""
         if (before := self._heard.get(release)) is None:
@@ -218,7 +218,7 @@ class Releases:
             return
         self._forget(one)
         for other in self.known(release.version, release.weights):
-            self.hear(other, self._heard[other].sealed)
+            self.receive(other, self._heard[other].sealed)
         if one.held and (left := self._candidates.get(_key(release))) is not None:
             left.held = True
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.core.agreement.releases import publishers
-from swarm.core.gradient_checks.norm_screening import FAR, AnnouncedNorm, once, standings, usual_norm
+from swarm.core.gradient_checks.norm_screening import FAR, AnnouncedNorm, once, screened_weights, usual_norm
 from swarm.frames.site_types import Contribution, ListEntry
 from swarm.types import Digest, PeerId
 
@@ -143,7 +143,7 @@ def entries(gathered: Gathered, usual: float, groups: int) -> tuple[ListEntry, .
             weight=judged.weight,
             share=judged.share,
         )
-        for peer, judged in zip(here, standings([*here.values()], groups), strict=True)
+        for peer, judged in zip(here, screened_weights([*here.values()], groups), strict=True)
     )
 
 
@@ -172,7 +172,7 @@ def overreach(listed: Sequence[ListEntry], norms: Sequence[float], usual: float,
     this learner's lists before, 0 where they are too few; `groups`: those of a version over all learners."""
     claims = [AnnouncedNorm(one.weight, norm, usual) for one, norm in zip(listed, norms, strict=True)]
     most = REACH * FAR * usual_norm(claims) if usual > 0 else math.inf
-    for one, norm, mine in zip(listed, norms, standings(claims, groups), strict=True):
+    for one, norm, mine in zip(listed, norms, screened_weights(claims, groups), strict=True):
         if one.weight > ROUNDING * mine.weight:
             return f"weight {one.weight:g} of {one.learner}, where the run's batch leaves {mine.weight:g}"
         if one.share * norm > most:

@@ -31,7 +31,7 @@ WINDOW_SHARE = 8
 """A state may take this part of the window's seconds: the groups that wait meanwhile are not stale by it."""
 
 
-class FallingIn:
+class StateSync:
     """The syncing learner that others wait for."""
 
     def __init__(self, most: float) -> None:

@@ -91,7 +91,7 @@ class TrainedLedger:
             if len(made) == 1:
                 self.mine[k] = replace(step, weights=made.pop())
 
-    def hear(self, steps: Iterable[TrainedStep]) -> None:
+    def receive(self, steps: Iterable[TrainedStep]) -> None:
         """Steps of another learner; those that made weights which are known can be found again."""
         self._others |= {(step.version, step.weights): step for step in steps if step.weights}
 

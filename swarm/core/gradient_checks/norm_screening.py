@@ -1,6 +1,6 @@
 """Weights of the members of an averaging round, with gradients of unusual norm scaled down.
 
-    AnnouncedNorm(weight, norm, usual) of each member + the run's batch -> Standing(weight, share) of each
+    AnnouncedNorm(weight, norm, usual) of each member + the run's batch -> ScreenedWeight(weight, share) each
 
 A weight is bounded by a member's share of the run's batch; of two members by the rest that the other one
 leaves. A gradient is compared, by its L2 norm, with the median of the round and with the median of the rounds
@@ -57,7 +57,7 @@ class AnnouncedNorm(NamedTuple):
     """Median norm of its recent rounds; 0: none."""
 
 
-class Standing(NamedTuple):
+class ScreenedWeight(NamedTuple):
     """How a member's gradient counts in the mean."""
 
     weight: float
@@ -80,7 +80,7 @@ def once(
     return found
 
 
-def standings(claims: Sequence[AnnouncedNorm], groups: int) -> list[Standing]:
+def screened_weights(claims: Sequence[AnnouncedNorm], groups: int) -> list[ScreenedWeight]:
     """The standing of each claim, in their order, in a run whose batch has `groups` groups."""
     reference = usual_norm(claims)
     weights = [claim.weight for claim in claims if claim.weight > 0]
@@ -88,7 +88,7 @@ def standings(claims: Sequence[AnnouncedNorm], groups: int) -> list[Standing]:
     # Of more than two, a liar would take what the others left: half of a batch and more.
     spare = groups - sum(weights) if len(weights) < CROWD else -math.inf
     return [
-        Standing(
+        ScreenedWeight(
             weight=min(claim.weight, max(share, spare + claim.weight)),
             share=FAR * (reference / claim.norm) ** 2 if 0 < FAR * reference < claim.norm else 1.0,
         )
@@ -104,7 +104,7 @@ def usual_norm(claims: Sequence[AnnouncedNorm]) -> float:
     )
 
 
-def largest_mean_norm(claims: Sequence[AnnouncedNorm], judged: Sequence[Standing]) -> float:
+def largest_mean_norm(claims: Sequence[AnnouncedNorm], judged: Sequence[ScreenedWeight]) -> float:
     """The largest norm that the mean can have: all gradients have the same direction and use their whole
     allowance. The clipped mean of three and more has parts of one member here, and there of another."""
     norms = [one.share * claim.norm for claim, one in zip(claims, judged, strict=True)]

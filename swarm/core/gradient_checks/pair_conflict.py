@@ -1,7 +1,7 @@
 """Two learners whose gradients point away from each other, or differ grossly in length: neither is a
 majority.
 
-    cosine and norms of their gradients, each round of the two --Discord--> why they stop, or nothing
+    cosine and norms of their gradients, each round of the two --PairConflict--> why they stop, or nothing
 
 With two the mean is a plain one: a reversed gradient makes both stand still, one of four times the length
 turns the mean. One of them is wrong, and no third one decides which. The statistic that names one of more
@@ -55,7 +55,7 @@ UNEQUAL = "one of its two members' gradients is far longer than the other's: two
 """The other reason."""
 
 
-class Discord:
+class PairConflict:
     """The last rounds of two, as one of them saw them; of another pair it begins anew."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Discord:
 
 def _longer(claims: Mapping[str, norm_screening.AnnouncedNorm], groups: int) -> str:
     """Which of two has a gradient that is too long beside the other's; empty: none."""
-    weights = [one.weight for one in norm_screening.standings([*claims.values()], groups)]
+    weights = [one.weight for one in norm_screening.screened_weights([*claims.values()], groups)]
     names, norms = [*claims], [claim.norm for claim in claims.values()]
     for k, other in ((0, 1), (1, 0)):
         fewer = max(1.0, math.sqrt(weights[other] / weights[k])) if weights[k] > 0 else math.inf

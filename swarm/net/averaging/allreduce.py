@@ -45,9 +45,9 @@ from swarm.core.gradient_checks.clipping import Agreement, Cosines
 from swarm.core.gradient_checks.norm_screening import (
     Allowance,
     AnnouncedNorm,
-    Standing,
+    ScreenedWeight,
     largest_mean_norm,
-    standings,
+    screened_weights,
 )
 from swarm.core.gradient_checks.reducer_checks import presence
 from swarm.net.averaging import sketch
@@ -95,8 +95,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         super().__init__(weight=1.0, compression=codec, **kwargs)
         self.broken, self.cut = "", asyncio.Event()
         self._codec = codec
-        judged = standings([claims[peer] for peer in self.ordered_peer_ids], groups)
-        self._standing: dict[PeerID, Standing] = dict(zip(self.ordered_peer_ids, judged, strict=True))
+        judged = screened_weights([claims[peer] for peer in self.ordered_peer_ids], groups)
+        self._standing: dict[PeerID, ScreenedWeight] = dict(zip(self.ordered_peer_ids, judged, strict=True))
         largest = largest_mean_norm([claims[peer] for peer in self.ordered_peer_ids], judged)
         self._sent = {peer: Allowance(claims[peer].norm) for peer in self.ordered_peer_ids}
         self._reduced = {peer: Allowance(largest) for peer in self.ordered_peer_ids}

@@ -39,7 +39,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from swarm.core.agreement import shares
 from swarm.core.gradient_checks.norm_screening import AnnouncedNorm, once
 from swarm.core.gradient_checks.opposition import Opponents, Opposition, left_out
-from swarm.core.gradient_checks.pair_conflict import Discord
+from swarm.core.gradient_checks.pair_conflict import PairConflict
 from swarm.core.gradient_checks.step_recipe import Ingredient, MeanRecipe
 from swarm.net.averaging.allreduce import Runner
 from swarm.net.averaging.announcing import (
@@ -118,7 +118,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._known.set()  # cleared while a group may be about to form
         self._order: asyncio.Task[None] | None = None
         self._limit: asyncio.Timeout
-        self._opposition, self._presences, self._discord = Opponents(), Opposition(), Discord()
+        self._opposition, self._presences, self._conflict = Opponents(), Opposition(), PairConflict()
         self._reduces = True
         """Parts of the last round came to me."""
         self._slower = 1.0
@@ -205,7 +205,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
     def _announcement(self, order: Order, norm: float, invited: Collection[PeerID]) -> Announcement:
         members = {str(peer): tag(peer) for peer in (self._p2p.peer_id, *invited)}
         against = {*self._opposition.against(members), *order.against} & members.keys()
-        if self._discord.found(members):
+        if self._conflict.found(members):
             against = {*map(str, invited)}
         uplink = shares.announced(order.uplink, self._p2p.carried)
         return Announcement(
@@ -243,7 +243,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
     ) -> RoundEnded:
         told = self._told(group, invited, order)
         if why := self._opposed(told):
-            self._discord.forget()
+            self._conflict.forget()
             return RoundEnded(why, opposed=True)
         settings, codec = self._setup.settings, Codec(self._setup.settings.compression)
         false = false_reducers(told)
@@ -305,7 +305,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         cosines = runner.cosines()
         self._reduces = bool(cosines)
         self._opposition.add(cosines)
-        self._discord.add(cosines, {str(peer): one.claim for peer, one in told.items()}, self._setup.groups)
+        self._conflict.add(cosines, {str(peer): one.claim for peer, one in told.items()}, self._setup.groups)
         self._presences.add(runner.presences())
 
     def _opposed(self, told: Mapping[PeerID, Announcement]) -> str:
@@ -315,7 +315,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         me = self._p2p.peer_id
         (other,) = told.keys() - {me}
         mine, theirs = (tag(peer) in (told[by].against or ()) for by, peer in ((me, other), (other, me)))
-        return self._discord.found((str(me), str(other)), joins=theirs and not mine)
+        return self._conflict.found((str(me), str(other)), joins=theirs and not mine)
 
     @contextmanager
     def _held_to(self, lines: Sequence[shares.AnnouncedLine], size: float) -> Iterator[None]:

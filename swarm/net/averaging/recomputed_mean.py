@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from hivemind.averaging.partition import TensorPartContainer
 
-from swarm.core.gradient_checks.norm_screening import Allowance, AnnouncedNorm, standings
+from swarm.core.gradient_checks.norm_screening import Allowance, AnnouncedNorm, screened_weights
 from swarm.core.gradient_checks.step_recipe import MeanRecipe
 from swarm.net.averaging.clipping import combine
 from swarm.net.averaging.codec import Codec
@@ -28,7 +28,7 @@ def mean_again(
     codec, mean = Codec(compression), torch.empty_like(vectors[0])
     claims = [AnnouncedNorm(one.weight, one.norm, one.usual) for one in recipe.members]
     out = [k for k, one in enumerate(recipe.members) if one.out]
-    judged = standings(claims, groups)
+    judged = screened_weights(claims, groups)
     fractions, weights = [one.share for one in recipe.members], [one.weight for one in judged]
     of_each = [
         TensorPartContainer([one], fractions, compression=codec, part_size_bytes=recipe.part)

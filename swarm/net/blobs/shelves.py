@@ -204,7 +204,7 @@ class Shelf:
 
     def _place(self, shelved: Shelved) -> None:
         shelved.image.want(True)
-        self._hear(shelved.image.refusal)
+        self._receive(shelved.image.refusal)
         self._alive[shelved.held.root] = shelved.image
         self._shelved[shelved.held.root] = shelved
 
@@ -215,7 +215,7 @@ class Shelf:
                 if leaf in shelved.missing:
                     for number in shelved.at[leaf]:
                         shelved.image.write(number, data)
-                        self._hear(shelved.image.refusal)
+                        self._receive(shelved.image.refusal)
                     shelved.missing.discard(leaf)
 
     def mark(self, held: Held, lasting: bool) -> None:
@@ -251,7 +251,7 @@ class Shelf:
         for root, shelved in [*self._shelved.items()]:
             if not shelved.missing and not self._is_stored(shelved):
                 self._try(shelved.image.store, self._folder / root)
-                self._hear(shelved.image.refusal)
+                self._receive(shelved.image.refusal)
                 self.mark(shelved.held, True)
 
     def _is_stored(self, shelved: Shelved) -> bool:
@@ -334,9 +334,9 @@ class Shelf:
             use(*args)
         except OSError as error:
             why = error.strerror or str(error)
-        self._hear(why)
+        self._receive(why)
 
-    def _hear(self, why: str) -> None:
+    def _receive(self, why: str) -> None:
         """Note the result of a write to the disk."""
         if self._folder is not None:
             self._refusal = self._refusal or why

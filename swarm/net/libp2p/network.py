@@ -36,7 +36,7 @@ from swarm.net.libp2p.dialling import GRACE, PROBE_SECONDS, until_reached
 from swarm.net.libp2p.listening import Scope, way_out
 from swarm.net.libp2p.p2pd import Daemon, hang_up
 from swarm.net.messaging.board import meet
-from swarm.net.messaging.gossip import PubSub, Unheard
+from swarm.net.messaging.gossip import NoSubscriber, PubSub
 from swarm.net.ports import NetError, Silent, Unreachable
 from swarm.protocol import Part, Topic
 from swarm.types import PeerId
@@ -165,7 +165,7 @@ class Network:
         monotonic."""
         self._lost_at: float | None = None
         self._dialled = 0.0
-        self._unheard = Unheard()
+        self._unheard = NoSubscriber()
 
     @property
     def bootstrap_peers(self) -> frozenset[PeerId]:

@@ -29,14 +29,14 @@ from swarm.core.gradient_checks.clipping import Agreement, Cosines
 from swarm.core.gradient_checks.norm_screening import (
     Allowance,
     AnnouncedNorm,
-    Standing,
+    ScreenedWeight,
     Usual,
     largest_mean_norm,
     once,
-    standings,
+    screened_weights,
 )
 from swarm.core.gradient_checks.opposition import Opponents, Opposition, left_out
-from swarm.core.gradient_checks.pair_conflict import Discord
+from swarm.core.gradient_checks.pair_conflict import PairConflict
 from swarm.core.gradient_checks.reducer_checks import presence
 from swarm.net.memory.links import Dials, Links, Passage
 from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
@@ -115,10 +115,10 @@ class Meeting:
         groups: int,
         values: int,
         opposition: Opponents,
-        discord: Discord,
+        conflict: PairConflict,
     ) -> None:
         self._links, self._dials = links, dials
-        self._settings, self._opposition, self._discord = settings, opposition, discord
+        self._settings, self._opposition, self._conflict = settings, opposition, conflict
         self._values = values
         self._groups = groups
         self.seats: dict[PeerId, Seat] = {}
@@ -238,8 +238,8 @@ class Meeting:
             self._break("the members' tensors differ in shape")
             return
         members = frozenset(seat.peer for seat in seats)
-        if why := self._discord.found(members):
-            self._discord.forget()
+        if why := self._conflict.found(members):
+            self._conflict.forget()
             self._break(why, Opposed)
             return
         named: dict[str, Collection[str]] = {seat.peer: members & seat.said.against for seat in seats}
@@ -249,14 +249,14 @@ class Meeting:
         if not sum(claim.weight for claim in claims) > 0:
             self._break("the members' weights sum to nothing")
             return
-        judged, reduced = standings(claims, self._groups), self._reduced()
+        judged, reduced = screened_weights(claims, self._groups), self._reduced()
         sketches = {seat.peer: _sketches(seat, seats) for seat in seats}
         told = [flat(seat.tensors) for seat in seats] if any(seat.said.hands for seat in seats) else []
         shares, cosines = _average(seats, judged, out)
         if told:
             _handed(seats, told, judged, spans(reduced, len(told[0])), largest_mean_norm(claims, judged))
         self._opposition.add(cosines)
-        self._discord.add(cosines, {seat.peer: seat.claim for seat in seats}, self._groups)
+        self._conflict.add(cosines, {seat.peer: seat.claim for seat in seats}, self._groups)
         self._end()
         now = asyncio.get_running_loop().time()
         scaled = {seat.peer: share for seat, share in zip(seats, shares, strict=True) if share < 1}
@@ -299,7 +299,7 @@ class Meetings:
         has."""
         self._links, self._dials = links, dials
         self._settings, self._groups, self._values = settings, groups, values
-        self._opposition, self._discord = Opponents(), Discord()
+        self._opposition, self._conflict = Opponents(), PairConflict()
         """Of all members: one result is made for all."""
         self._meetings: dict[tuple[int, str], list[Meeting]] = {}
         """Version and weights -> meetings."""
@@ -354,7 +354,7 @@ class Meetings:
                 break
         else:
             network = self._links, self._dials, self._settings
-            meeting = Meeting(*network, self._groups, self._values, self._opposition, self._discord)
+            meeting = Meeting(*network, self._groups, self._values, self._opposition, self._conflict)
             meetings.append(meeting)
         meeting.take(seat)
         return meeting
@@ -374,7 +374,7 @@ def _shapes(seat: Seat) -> list[tuple[int, ...]]:
 def _handed(
     seats: Sequence[Seat],
     parts: Sequence[torch.Tensor],
-    judged: Sequence[Standing],
+    judged: Sequence[ScreenedWeight],
     cut: Mapping[PeerId, slice],
     largest: float,
 ) -> None:
@@ -403,7 +403,7 @@ def _sketches(seat: Seat, seats: Sequence[Seat]) -> Sketches | None:
 
 
 def _average(
-    seats: list[Seat], judged: list[Standing], out: Collection[int]
+    seats: list[Seat], judged: list[ScreenedWeight], out: Collection[int]
 ) -> tuple[list[float], dict[str, Cosines]]:
     """Replace all tensors in place by sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer
     ids, so that it is one result for all; by the clipped mean where some are far from it, and without those

@@ -137,7 +137,7 @@ class Inbox:
         return self._queue.popleft()
 
 
-class Unheard:
+class NoSubscriber:
     """How long there has been no subscriber, and when to reconnect. Times are of one clock, in seconds."""
 
     def __init__(self, first: float | None = None) -> None:
@@ -177,7 +177,7 @@ class Mute:
         """Connected ones, as of the last look."""
         self._heard = set[PeerId]()
         """Those of them that sent a heartbeat since they are connected."""
-        self._waiting: dict[PeerId, Unheard] = {}
+        self._waiting: dict[PeerId, NoSubscriber] = {}
 
     def heard(self, author: PeerId) -> None:
         """A peer sent a heartbeat, and therefore subscribes to those of others."""
@@ -192,5 +192,5 @@ class Mute:
         self._peers = peers
         self._heard &= peers
         mute = (peers - streams) | (self._heard - listeners)
-        self._waiting = {peer: self._waiting.get(peer) or Unheard(MUTE_SECONDS) for peer in mute}
+        self._waiting = {peer: self._waiting.get(peer) or NoSubscriber(MUTE_SECONDS) for peer in mute}
         return [peer for peer, one in self._waiting.items() if one.due(now)]

@@ -73,7 +73,7 @@ class Peer:
         )
 
     def meet(self):
-        hello = self.hear(40)
+        hello = self.receive(40)
         self.me, self.addresses = hello["me"], hello["addresses"]
         return self
 
@@ -81,13 +81,13 @@ class Peer:
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
 
-    def hear(self, timeout=30.0):
+    def receive(self, timeout=30.0):
         assert select.select([self.process.stdout], [], [], timeout)[0], "the peer did not answer"
         return json.loads(self.process.stdout.readline())
 
     def ask(self, **command):
         self.tell(**command)
-        return self.hear()
+        return self.receive()
 
     def begin(self, version, peers, fill=1.0, weight=1.0, deadline=10.0, marks=b"", key=0):
         self.tell(
@@ -129,7 +129,7 @@ def round_of(peers, fills=(2.0, 1.0, 3.0), weights=(1.0, 2.0, 5.0), version=None
     version = next(versions) if version is None else version
     for peer, fill, weight in zip(peers, fills, weights, strict=False):
         peer.begin(version, peers, fill, weight)
-    return [peer.hear() for peer in peers]
+    return [peer.receive() for peer in peers]
 
 
 def assert_averaged(answers, peers, value):
@@ -197,7 +197,7 @@ def test_who_has_no_gradient_gets_the_mean_of_the_others(trio):
 
 def test_a_lone_peer_gets_none_after_the_matching_time(trio):
     trio[0].begin(next(versions), trio[:2])
-    answer = trio[0].hear()
+    answer = trio[0].receive()
     assert answer["members"] is None and answer["unchanged"]
     assert SETTINGS["match"] - 0.2 < answer["seconds"] < SETTINGS["match"] + 1
 
@@ -206,7 +206,7 @@ def test_two_that_expect_different_numbers_still_meet(trio):
     version = next(versions)
     trio[0].begin(version, trio, 1.0)
     trio[1].begin(version, trio[:2], 3.0)
-    assert_averaged([trio[0].hear(), trio[1].hear()], trio[:2], 2.0)
+    assert_averaged([trio[0].receive(), trio[1].receive()], trio[:2], 2.0)
 
 
 def by_id(peers):
@@ -222,7 +222,7 @@ def test_a_member_that_comes_late_is_met_whatever_its_id(trio):
             peer.begin(version, peers, value)
         time.sleep(SETTINGS["match"] / 2)
         peers[late].begin(version, peers, 5.0)
-        assert_averaged([peer.hear() for peer in peers], peers, 3.0)
+        assert_averaged([peer.receive() for peer in peers], peers, 3.0)
 
 
 @pytest.mark.nightly
@@ -233,7 +233,7 @@ def test_two_meet_when_a_third_is_frozen_or_does_not_come(trio):
         version = next(versions)
         for peer in others:
             peer.begin(version, trio, 2.0)
-        answers = [peer.hear() for peer in others]
+        answers = [peer.receive() for peer in others]
         assert_averaged(answers, others, 2.0)
         assert max(answer["seconds"] for answer in answers) < SETTINGS["match"] + 0.8
         smallest.ask(do="signal", signal=signal.SIGKILL)
@@ -323,7 +323,7 @@ def test_learners_of_different_versions_never_meet(trio):
     trio[1].begin(version + 1, trio[:3])
     trio[2].begin(version + 2, trio[:3])
     for peer in trio:
-        answer = peer.hear()
+        answer = peer.receive()
         assert answer["members"] is None and answer["unchanged"], answer
 
 
@@ -332,8 +332,8 @@ def test_an_uninvited_peer_is_not_averaged_with(trio):
     trio[2].begin(version, trio, 100.0)
     trio[0].begin(version, trio[:2], 1.0)
     trio[1].begin(version, trio[:2], 3.0)
-    stranger = trio[2].hear()
-    assert_averaged([trio[0].hear(), trio[1].hear()], trio[:2], 2.0)
+    stranger = trio[2].receive()
+    assert_averaged([trio[0].receive(), trio[1].receive()], trio[:2], 2.0)
     assert stranger.get("members") is None and stranger["unchanged"]
 
 
@@ -347,7 +347,7 @@ def test_a_stopped_averager_process_costs_a_round_and_keeps_the_deadline(trio):
     trio[0].ask(do="status")
     trio[0].ask(do="signal", signal=signal.SIGSTOP)
     trio[0].begin(next(versions), trio[:2], deadline=1.5)
-    lost = trio[0].hear()
+    lost = trio[0].receive()
     assert "lost" in lost and lost["unchanged"] and lost["seconds"] < 1.9
     assert_averaged(round_of(trio[:2]), trio[:2], 4 / 3)
     status = trio[0].ask(do="status")
@@ -361,7 +361,7 @@ def test_a_stopped_averager_process_whose_pipe_is_full_costs_a_round_and_does_no
     trio[0].ask(do="signal", signal=signal.SIGSTOP)
     peers = [f"peer-{number}-of-more-than-a-pipe-holds" for number in range(20_000)]
     trio[0].tell(do="average", version=next(versions), fill=1.0, weight=1.0, peers=peers, deadline=1.5)
-    lost = trio[0].hear()
+    lost = trio[0].receive()
     assert "lost" in lost and lost["unchanged"]
     assert_averaged(round_of(trio[:2]), trio[:2], 4 / 3)
     assert trio[0].ask(do="status")["longest"] < 0.5, "the order blocked the loop"
@@ -374,7 +374,7 @@ def test_why_a_process_did_not_start_is_told_and_in_the_log(trio, tmp_path):
     try:
         peer.ask(do="lose")
         peer.begin(next(versions), [peer, trio[0]], deadline=5.0)
-        assert "lost" in peer.hear()
+        assert "lost" in peer.receive()
         peer.ask(do="find")
         assert_averaged(round_of([peer, trio[0]]), [peer, trio[0]], 4 / 3)
         reports = [why for _, why, _ in peer.ask(do="status")["reports"]]
@@ -423,7 +423,7 @@ def test_a_reducer_keeps_sketches_of_what_each_other_member_sent_it(trio):
         version = next(versions)
         for peer in trio:
             peer.begin(version, trio, sent[peer.me], 1.0, key=key)
-        for peer, answer in zip(trio, [peer.hear() for peer in trio], strict=True):
+        for peer, answer in zip(trio, [peer.receive() for peer in trio], strict=True):
             assert ("sent" in answer) == (key != 0)
             if kept := answer.get("sent"):
                 keeping += 1
@@ -437,7 +437,7 @@ def test_of_two_members_with_one_group_one_counts(trio):
     version = next(versions)
     for peer, fill, marks in zip(trio, (1.0, 2.0, 4.0), (b"group..1", b"group..2", b"group..2"), strict=True):
         peer.begin(version, trio, fill, 1.0, marks=marks)
-    answers = [peer.hear() for peer in trio]
+    answers = [peer.receive() for peer in trio]
     (left_out,) = {peer.me for peer in trio} - {*answers[0]["counting"]}
     assert left_out in (trio[1].me, trio[2].me)
     assert all(answer["counting"] == answers[0]["counting"] for answer in answers)
@@ -461,7 +461,7 @@ def test_the_groups_of_one_that_opposes_the_others_do_not_count(strangers):
         version = next(versions)
         for k, (peer, fill) in enumerate(zip(peers, fills, strict=True)):
             peer.begin(version, peers, fill, marks=f"group..{k}".encode())
-        return [peer.hear() for peer in peers]
+        return [peer.receive() for peer in peers]
 
     for _ in range(LEAST):
         answers = one_round(strangers, (1.0, 1.0, -1.0))
@@ -545,7 +545,7 @@ def test_a_member_killed_in_mid_round_costs_the_others_one_round(trio):
             peer.begin(version, peers, deadline=15.0)
         time.sleep(0.35)
         peers[2].crash()
-        answers = [peer.hear() for peer in peers[:2]]
+        answers = [peer.receive() for peer in peers[:2]]
         done = [answer for answer in answers if "lost" not in answer]
         assert all(answer["unchanged"] for answer in answers if "lost" in answer)
         assert len({answer["sha"] for answer in done}) <= 1, answers
@@ -566,7 +566,7 @@ def test_who_is_gone_is_waited_for_no_longer(trio):
     time.sleep(1.0)
     for peer in pair:
         peer.tell(do="gone", peers=[dead])
-    assert_averaged([peer.hear() for peer in pair], pair, 1.0)
+    assert_averaged([peer.receive() for peer in pair], pair, 1.0)
 
 
 def test_close_leaves_no_process(trio):

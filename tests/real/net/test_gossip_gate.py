@@ -13,7 +13,7 @@ from swarm import events
 from swarm.core.gossip_limits import OFFENCES_BURST
 from swarm.limits import EVENT_LIMIT
 from swarm.net.memory.network import MemoryNetwork
-from swarm.net.messaging.gossip import QUEUE, Mute, PubSub, Unheard
+from swarm.net.messaging.gossip import QUEUE, Mute, NoSubscriber, PubSub
 from swarm.protocol import Role, Topic
 from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
@@ -77,7 +77,7 @@ def test_what_is_larger_than_any_gossip_is_not_heard_before_there_is_a_gate() ->
 
 
 def test_a_node_that_nobody_hears_connects_anew_less_and_less_often_until_somebody_does() -> None:
-    unheard = Unheard()
+    unheard = NoSubscriber()
     assert unheard.over(0.0) is None
     due = [now for now in range(100) if unheard.due(float(now))]
     assert due == [10, 30, 70]
@@ -118,7 +118,7 @@ def test_who_says_what_no_program_says_is_suspended_and_others_are_heard() -> No
             )
             mine = still_host(network, "mine", Role.SAMPLER, bus=bus)
             flood = network.ports("flood", lambda kind: 0.0)
-            listening = asyncio.create_task(mine.listen(Topic.BEAT, mine.presence.hear))
+            listening = asyncio.create_task(mine.listen(Topic.BEAT, mine.presence.receive))
             await asyncio.sleep(1.0)
             for _ in range(3 * int(OFFENCES_BURST)):
                 await flood.gossip.publish(mine.topic(Topic.BEAT), b"nonsense")

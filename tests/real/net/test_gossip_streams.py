@@ -109,7 +109,7 @@ def test_gossip_goes_both_ways_though_one_of_two_connections_was_broken_off() ->
         topics = topic(world.run, "beat"), topic(world.run, "event")
         heard = set[tuple[PeerId, str]]()
 
-        async def hear(peer: HivePorts, name: str) -> None:
+        async def receive(peer: HivePorts, name: str) -> None:
             async with peer.gossip.subscribe(name) as inbox:
                 async for sender, _ in inbox:
                     heard.add((sender, name))
@@ -124,7 +124,7 @@ def test_gossip_goes_both_ways_though_one_of_two_connections_was_broken_off() ->
         async with two_dials_of_which_one_is_broken_off(caller, called):
             caller.node.network.remember(called.me, called.addresses())
             called.node.network.remember(caller.me, caller.addresses())
-            listening = [asyncio.create_task(hear(peer, name)) for peer in peers for name in topics]
+            listening = [asyncio.create_task(receive(peer, name)) for peer in peers for name in topics]
             try:
                 await until(all_is_heard)
             finally:

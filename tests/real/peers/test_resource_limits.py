@@ -173,9 +173,11 @@ def network() -> MemoryNetwork:
     return MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1)))
 
 
-def guest(limits: Limits, path: Path, role: Role = Role.SAMPLER) -> tuple[Host, resource_limits.Manners]:
+def guest(
+    limits: Limits, path: Path, role: Role = Role.SAMPLER
+) -> tuple[Host, resource_limits.ResourceLimits]:
     host = still_host(network(), "guest", role, Config(peer=Peer(limits=limits)))
-    return host, resource_limits.Manners(host, host.rest, path, path)
+    return host, resource_limits.ResourceLimits(host, host.rest, path, path)
 
 
 def watched(limits: Limits, path: Path, until: Callable[[Host], bool], role: Role = Role.SAMPLER) -> Host:
@@ -237,7 +239,7 @@ def test_a_peer_whose_folder_is_moved_or_removed_ends_with_what_to_do(
 
     async def watch() -> None:
         host = still_host(network(), "guest", Role.SAMPLER, Config())
-        watching = asyncio.create_task(resource_limits.Manners(host, host.rest, run, own).watch())
+        watching = asyncio.create_task(resource_limits.ResourceLimits(host, host.rest, run, own).watch())
         await asyncio.sleep(10)
         assert not watching.done()
         (run / which).rename(tmp_path / "elsewhere")

@@ -185,7 +185,7 @@ def test_a_sampler_without_credit_says_whether_learners_are_there_full_or_asked_
         assert short(mine) == "no learner or seed answers"
         mine.status.phase = Phase.NO_CREDIT
         assert short(mine) == "no learner answers"
-        mine.roster.hear(learner, beat(credit=0, at=mine.now()), mine.now())
+        mine.roster.receive(learner, beat(credit=0, at=mine.now()), mine.now())
         assert short(mine) == "the learners have all the groups that they can use"
         assert mine.roster.start_pause(learner, mine.steady(), mine.steady())
         assert "the learners took no group, and are asked again in" in short(mine)
@@ -202,9 +202,9 @@ def test_at_its_end_a_sampler_says_what_it_gave_and_how_the_accuracy_went(
         async with live_line(mine):
             for version, accuracy in ((3, 0.25), (4, 0.5), (5, 0.75)):
                 told = beat(role=Role.EVALUATOR, seq=version, accuracy=accuracy, at=mine.now())
-                mine.roster.hear(evaluator, told, mine.now())
+                mine.roster.receive(evaluator, told, mine.now())
                 new = release(version=version, weights=Digest(f"{version:064x}"), groups=24)
-                mine.releases.candidates.hear(new, b"sealed")
+                mine.releases.candidates.receive(new, b"sealed")
                 await mine.ports.clock.sleep(2400.0)
             mine.status.admitted, mine.status.handled = 12, 3456
 
@@ -270,7 +270,7 @@ def test_the_credit_is_what_learners_give_a_sampler_and_what_a_learner_gives(
     async def scene() -> None:
         network = MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1)))
         mine = still_host(network, "mine", role)
-        mine.roster.hear(PeerId("learner-0"), beat(credit=3, at=mine.now()), mine.now())
+        mine.roster.receive(PeerId("learner-0"), beat(credit=3, at=mine.now()), mine.now())
         mine.status.credit = 5
         async with live_line(mine):
             await mine.ports.clock.sleep(0.5)

@@ -164,7 +164,7 @@ def test_what_members_report_is_heard_of_members_alone(claim: str) -> None:
                 sender = still_host(network, name, role, membership=member)
                 event = kind(at=START, peer=PeerId(name), **fields)
                 frame = sender.seal([event], EVENT_LIMIT)
-                window.take(window.bundles.hear, "event", PeerId(name), frame)
+                window.take(window.bundles.receive, "event", PeerId(name), frame)
             await asyncio.sleep(0)
         assert [event.peer for event in seen if type(event) is kind] == ["member"]
         (refused,) = (event for event in seen if isinstance(event, happened.Rejected))

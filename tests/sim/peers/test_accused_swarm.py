@@ -256,7 +256,7 @@ def test_an_accusation_that_cannot_tell_anything_or_be_replayed_is_no_case(
             for number in range(PER_HOUR + 1):
                 weights = Digest("f" * 64)
                 said = Accusation(PeerId(CHEAT), Digest(f"{number:064x}"), version=1, weights=weights)
-                host.take(exchange.hear, Topic.ACCUSED, PeerId("other"), other.seal(said, RELEASE_LIMIT))
+                host.take(exchange.receive, Topic.ACCUSED, PeerId("other"), other.seal(said, RELEASE_LIMIT))
             assert len(fetched) == (PER_HOUR if looked_at else 0)
             for each in fetched:
                 each.close()
@@ -339,11 +339,11 @@ def test_the_word_of_a_learner_alone_suspends_and_that_of_a_stranger_is_refused(
             still_host(network, name, role, membership=membership(name, role))
             for name, role in (("learner", Role.LEARNER), ("auditor", Role.AUDITOR))
         )
-        host.suspensions.hear(auditor.seal(said, RELEASE_LIMIT))
-        host.suspensions.hear(learner.seal(said, RELEASE_LIMIT))
+        host.suspensions.receive(auditor.seal(said, RELEASE_LIMIT))
+        host.suspensions.receive(learner.seal(said, RELEASE_LIMIT))
         stranger = still_host(network, "stranger", Role.SAMPLER)
         with pytest.raises(WireError, match="accusation by stranger"):
-            host.suspensions.hear(stranger.seal(said, RELEASE_LIMIT))
+            host.suspensions.receive(stranger.seal(said, RELEASE_LIMIT))
 
     (event,) = news(body)
     assert (event.by, event.sampler, event.why, event.group) == (BY, CHEAT, "forged", "group-1")

@@ -197,7 +197,7 @@ def differ(auditor: Auditor, seconds: float) -> None:
     host = auditor.host
     for seq in (1, 2):  # one heartbeat of long ago may be a ghost's
         for name in ("learner-1", "learner-2"):
-            host.roster.hear(PeerId(name), beat(seq=seq, at=host.now() - seconds), host.now())
+            host.roster.receive(PeerId(name), beat(seq=seq, at=host.now() - seconds), host.now())
     assert len(host.roster) == 2
 
 
@@ -253,7 +253,7 @@ def test_groups_of_versions_before_a_pardon_do_not_count_where_the_clock_is_hour
             differ(auditor, 7200.0)
             there = auditor.host.now() - 7200.0
             made = release(publisher=PeerId("learner-1"), released=there - 10.0)
-            auditor.host.releases.candidates.hear(made)
+            auditor.host.releases.candidates.receive(made)
             owner_pardons(auditor, Pardon(at=math.ceil(there), peer=ADA))
             one = group(sampler=ADA, version=made.version, weights=made.weights)
             assert auditor._is_pardoned(one)

@@ -20,11 +20,11 @@ from swarm.sim.links import SimLinks
 from swarm.types import PeerId
 
 
-def hear(host: Host, off: float, seqs: range) -> None:
+def receive(host: Host, off: float, seqs: range) -> None:
     """Heartbeats of three others; my clock is `off` seconds ahead of theirs."""
     for seq in seqs:
         for peer in map(PeerId, ("learner-0", "learner-1", "seed-0")):
-            host.roster.hear(peer, beat(name=peer, seq=seq, at=host.now() - off), host.now())
+            host.roster.receive(peer, beat(name=peer, seq=seq, at=host.now() - off), host.now())
 
 
 @pytest.mark.parametrize(("off", "where"), [(3600.0, "3600 s ahead of"), (-90.0, "90 s behind")])
@@ -43,7 +43,7 @@ def test_a_wrong_clock_is_told_once_and_again_when_it_is_right_and_wrong_again(
                 (0.0, range(20, 30)),
                 (off, range(30, 40)),
             ):
-                hear(host, now_off, seqs)
+                receive(host, now_off, seqs)
                 check.look()
                 check.look()
             return told
@@ -79,7 +79,7 @@ def test_a_peer_that_stood_still_says_so_before_it_misses_the_others(
             host, told, asleep = still_host(network, "sampler-0", Role.SAMPLER), list[events.Event](), 0.0
             right = host.now
             monkeypatch.setattr(host, "now", lambda: right() + asleep)
-            hear(host, 0.0, range(1, 2))
+            receive(host, 0.0, range(1, 2))
             host.bus.add(told.append)
             looking = asyncio.create_task(host.presence.run())
             await asyncio.sleep(1.0)

@@ -37,14 +37,14 @@ def gives_way(*told: Told, older: tuple[str, ...] = ()) -> float:
             host.status.version = 4
             others, began = OtherLearners(host, lambda: 4), host.steady()
 
-            def hear(seq: int, peer: str, phase: Phase) -> None:
+            def receive(seq: int, peer: str, phase: Phase) -> None:
                 age = older.index(peer) if peer in older else 9
                 heard = beat(version=4, phase=phase, seq=seq, at=host.now(), incarnation=age)
-                assert host.roster.hear(PeerId(peer), heard, host.now())
+                assert host.roster.receive(PeerId(peer), heard, host.now())
                 host.move()
 
             for seq, (after, peer, phase) in enumerate(told):
-                asyncio.get_running_loop().call_later(after, hear, seq + 1, peer, phase)
+                asyncio.get_running_loop().call_later(after, receive, seq + 1, peer, phase)
             await asyncio.sleep(0.01)
             await others.give_way([PeerId("mine"), PeerId("partner")], lambda: False)
             return round(host.steady() - began, 1)

@@ -42,7 +42,7 @@ class Life:
         told = beat(role=role, **{"addresses": (address(peer),)} | changes)
         self.contacts.met(PeerId(peer), told)
         if lives:
-            self.host.roster.hear(PeerId(peer), told, self.host.now())
+            self.host.roster.receive(PeerId(peer), told, self.host.now())
 
     async def seek(self, peers: Iterable[PeerId]) -> None:
         self.sought.append({*peers})

@@ -93,7 +93,7 @@ class Site:
         self.heard(peer, credit)
 
     def heard(self, peer: PeerId, credit: int, seq: int = 1) -> None:
-        self.host.roster.hear(peer, beat(name=peer, seq=seq, credit=credit, at=EPOCH), self.host.now())
+        self.host.roster.receive(peer, beat(name=peer, seq=seq, credit=credit, at=EPOCH), self.host.now())
 
 
 def on_site(
@@ -222,7 +222,7 @@ def test_a_learner_that_takes_groups_again_gets_all_that_wait() -> None:
 def test_a_group_that_grew_too_old_while_it_waited_is_sent_to_nobody() -> None:
     async def play(site: Site) -> None:
         await site.learner(NEAR, refuses)
-        site.host.releases.candidates.hear(release(version=1), b"")
+        site.host.releases.candidates.receive(release(version=1), b"")
         site.host.releases.candidates.hold(release(version=1))
         await site.sampler._deliver(group_of(1))
         assert max(when for _, _, when in site.sent) <= 5.0 < site.host.now() - EPOCH

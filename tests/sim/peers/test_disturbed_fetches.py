@@ -67,7 +67,7 @@ def test_a_source_that_releases_on_while_it_serves_gives_the_whole_or_the_patche
             above: tuple[Any, ...] = ()
             while True:
                 for release in swarm.released:
-                    sampler.releases.candidates.hear(release)
+                    sampler.releases.candidates.receive(release)
                 if (found := await sampler.releases.obtain(above)) is not None:
                     above = rank(found[0])
                     got.append(found[0].version)
@@ -93,14 +93,14 @@ def test_what_came_from_a_publisher_that_died_is_not_fetched_again_from_another(
         await other.releases.serve()
         await swarm.release(BYTES[0])
         release = swarm.released[0]
-        late.releases.candidates.hear(release)
+        late.releases.candidates.receive(release)
         received(late)
         fetching = swarm.network.tasks.create_task(late.releases.obtain(()))
         await asyncio.sleep(12.0)
         swarm.network.crash(swarm.learner.ports.me)
         assert await fetching is None
         await other.releases.blobs.take(0, Blocks.of(BYTES[0]))
-        late.releases.candidates.hear(msgspec.structs.replace(release, publisher=other.ports.me, groups=2))
+        late.releases.candidates.receive(msgspec.structs.replace(release, publisher=other.ports.me, groups=2))
         await asyncio.sleep(1.0)
         found = await late.releases.obtain(())
         assert found is not None and found[1].data == BYTES[0]

@@ -116,8 +116,8 @@ def from_nothing(number: int, version: int = 11) -> Release:
 
 def announce(host: Host, told: Release) -> Release:
     """As ReleaseExchange hears it."""
-    host.releases.candidates.hear(told)
-    host.releases.lines.lineage.hear(told)
+    host.releases.candidates.receive(told)
+    host.releases.lines.lineage.receive(told)
     host.releases.doubts.look(told)
     return told
 
@@ -135,7 +135,7 @@ def hearing(
             bus.add(told.append)
             host = still_host(network, *me, bus=bus)
             for peer, version in zip(LEARNERS, versions, strict=False):
-                assert host.roster.hear(peer, beat(name=peer, version=version, at=host.now()), host.now())
+                assert host.roster.receive(peer, beat(name=peer, version=version, at=host.now()), host.now())
             host.releases.candidates.hold(announce(host, follows(10)))
             told.clear()
             await body(host, told)
@@ -266,9 +266,9 @@ def test_what_most_learners_deny_is_refused_once_and_its_publisher_is_named_for_
         for seq, peer in enumerate(LEARNERS):
             denied = b"" if peer == LYING else mark(false, why)
             its = beat(name=peer, version=10, seq=seq + 2, denied=denied, at=host.now())
-            assert host.roster.hear(peer, its, host.now())
-            host.releases.doubts.hear(its)
-        host.releases.doubts.hear(its)
+            assert host.roster.receive(peer, its, host.now())
+            host.releases.doubts.receive(its)
+        host.releases.doubts.receive(its)
         assert host.releases.candidates.is_disbelieved(false)
         (event,) = told
         if why is Why.OTHER_BYTES:

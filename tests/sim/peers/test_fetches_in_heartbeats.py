@@ -58,7 +58,7 @@ def test_who_is_heard_to_hold_a_release_while_it_is_fetched_gives_some_of_it() -
         taking = swarm.network.tasks.create_task(swarm.take(late, release))
         await asyncio.sleep(2.0)
         await other.releases.blobs.take(0, Blocks.of(BYTES[0]))
-        late.roster.hear(other.ports.me, beat(version=0, weights=release.weights), late.now())
+        late.roster.receive(other.ports.me, beat(version=0, weights=release.weights), late.now())
         await taking
         assert late.now() - began < 8.0, "the publisher alone needs 20 s"
 

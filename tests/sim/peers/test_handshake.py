@@ -14,7 +14,7 @@ from still_host import still_host
 from peers import cli
 from peers.build import run_folder
 from peers.build.joining import handshake
-from peers.build.joining.connect_retry import Entering
+from peers.build.joining.connect_retry import ConnectRetry
 from peers.build.local_peer import LocalPeer
 from peers.build.run_folder import RunFolder
 from peers.errors import NoPeerAnswers, Refusal
@@ -137,9 +137,9 @@ def show(lab: RunFolder, path: Path, word: invite.Invite, role: Role) -> Members
                 server, server.disk, lab.path / "seed", renewer(lab.owner(), lab.name), grants
             )
             mail = network.ports(ADA.me, lambda _: 0.0).mail
-            entering = Entering(path, once=True, has_run=False)
+            retrying = ConnectRetry(path, once=True, has_run=False)
             async with renewal.running():
-                return await handshake.shown(word, role, path, local, mail, [SERVER], entering)
+                return await handshake.shown(word, role, path, local, mail, [SERVER], retrying)
 
     return run(scene())
 

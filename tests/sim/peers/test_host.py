@@ -44,13 +44,13 @@ class Scene:
             self._others[name] = still_host(self.network, name, role, private=self._private, **who)
         return self._others[name]
 
-    def hear(self, name: str, role: Role, member: bool = True, **said: Any) -> None:
+    def receive(self, name: str, role: Role, member: bool = True, **said: Any) -> None:
         """A heartbeat of this peer."""
         other = self.other(name, role, member)
-        self.host.presence.hear(other.seal(beat(role=role, at=other.now(), **said), BEAT_LIMIT))
+        self.host.presence.receive(other.seal(beat(role=role, at=other.now(), **said), BEAT_LIMIT))
 
     def hear_events(self, sender: Host, *bundle: events.Event) -> None:
-        self.host.bundles.hear(sender.seal([*bundle], EVENT_LIMIT))
+        self.host.bundles.receive(sender.seal([*bundle], EVENT_LIMIT))
 
     def of(self, kind: type[events.Event]) -> list[Any]:
         return [event for event in self.told if type(event) is kind]
@@ -66,9 +66,9 @@ def play(body: Callable[[Scene], Awaitable[None]], role: Role = Role.SAMPLER, **
 
 def test_a_stranger_is_not_asked_first_whatever_it_says_of_itself() -> None:
     async def scene(its: Scene) -> None:
-        its.hear("stranger", Role.SAMPLER, member=False, mirror=5)
-        its.hear("genesis", Role.SAMPLER, member=False, mirror=0)
-        its.hear("member", Role.SAMPLER, mirror=5)
+        its.receive("stranger", Role.SAMPLER, member=False, mirror=5)
+        its.receive("genesis", Role.SAMPLER, member=False, mirror=0)
+        its.receive("member", Role.SAMPLER, mirror=5)
         said = {peer: known.mirror for peer, known in its.host.roster}
         assert said == {"stranger": -1, "genesis": -1, "member": 5}
         assert its.met == [*said]
@@ -80,7 +80,7 @@ def test_a_stranger_is_not_asked_first_whatever_it_says_of_itself() -> None:
 def test_a_learner_without_a_membership_is_no_learner() -> None:
     async def scene(its: Scene) -> None:
         with pytest.raises(WireError, match="heartbeat of stranger"):
-            its.hear("stranger", Role.LEARNER, member=False)
+            its.receive("stranger", Role.LEARNER, member=False)
         assert not [*its.host.roster] and not its.met
 
     play(scene)
@@ -92,7 +92,7 @@ def test_whoever_delivered_a_group_is_known_and_of_many_the_last_ones_are() -> N
         for peer in (first, second, first, *map(PeerId, map(str, range(DELIVERED_KEPT - 1)))):
             host.delivered(peer)
         assert host.known_sender(first) and not host.known_sender(second)
-        its.hear("sampler-0", Role.SAMPLER, member=False)
+        its.receive("sampler-0", Role.SAMPLER, member=False)
         assert host.roster.proven(first)
 
     play(scene)
@@ -100,10 +100,10 @@ def test_whoever_delivered_a_group_is_known_and_of_many_the_last_ones_are() -> N
 
 def test_who_leaves_is_forgotten_and_oneself_is_nobody_else() -> None:
     async def scene(its: Scene) -> None:
-        its.hear("sampler-1", Role.SAMPLER)
-        its.hear("sampler-1", Role.SAMPLER, seq=2, phase=Phase.LEAVING)
+        its.receive("sampler-1", Role.SAMPLER)
+        its.receive("sampler-1", Role.SAMPLER, seq=2, phase=Phase.LEAVING)
         own = beat(role=Role.SAMPLER, at=its.host.now(), incarnation=its.host.who.incarnation)
-        its.host.presence.hear(its.host.seal(own, BEAT_LIMIT))
+        its.host.presence.receive(its.host.seal(own, BEAT_LIMIT))
         assert not [*its.host.roster] and its.met == ["sampler-1"] * 2
 
     play(scene)
@@ -111,8 +111,8 @@ def test_who_leaves_is_forgotten_and_oneself_is_nobody_else() -> None:
 
 def test_a_heartbeat_that_came_before_a_newer_one_counts_for_nothing() -> None:
     async def scene(its: Scene) -> None:
-        its.hear("sampler-1", Role.SAMPLER, seq=5, version=5)
-        its.hear("sampler-1", Role.SAMPLER, seq=4, version=4)
+        its.receive("sampler-1", Role.SAMPLER, seq=5, version=5)
+        its.receive("sampler-1", Role.SAMPLER, seq=4, version=4)
         (known,) = [known for _, known in its.host.roster]
         assert known.version == 5 and its.met == ["sampler-1"]
 
@@ -123,7 +123,7 @@ def released(its: Scene, version: int) -> None:
     """A learner's release, which is the run's newest."""
     learner = its.other("learner", Role.LEARNER)
     said = release(version=version, publisher="learner", released=its.host.now())
-    its.host.releases.hear(learner.seal(said, RELEASE_LIMIT))
+    its.host.releases.receive(learner.seal(said, RELEASE_LIMIT))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_run_that_its_seed_calls_complete_is_left_where_its_last_version_was_h
         waits = asyncio.create_task(its.host.changed(60.0))
         await asyncio.sleep(0)
         for seq in (1, 2):
-            its.hear("other", role, phase=phase, seq=seq)
+            its.receive("other", role, phase=phase, seq=seq)
         await asyncio.sleep(0.01)
         assert its.host.stop.is_set() == ends and waits.done(), "whoever waits for news has some"
         told = [event.text for event in its.of(events.Noted) if "says that the run is complete" in event.text]
@@ -157,11 +157,11 @@ def test_a_run_that_its_seed_calls_complete_is_left_where_its_last_version_was_h
 
 def test_a_release_that_comes_after_the_seed_s_word_ends_the_run_at_the_next_heartbeat() -> None:
     async def scene(its: Scene) -> None:
-        its.hear("seed", Role.SEED, phase=Phase.COMPLETE)
-        its.hear("seed", Role.SEED, phase=Phase.LEAVING, seq=2)
+        its.receive("seed", Role.SEED, phase=Phase.COMPLETE)
+        its.receive("seed", Role.SEED, phase=Phase.LEAVING, seq=2)
         released(its, 7)
         assert not its.host.stop.is_set()
-        its.hear("sampler", Role.SAMPLER)
+        its.receive("sampler", Role.SAMPLER)
         assert its.host.stop.is_set()
 
     play(scene, config=Config(run=Run(stop=Stop(versions=7))))
@@ -184,8 +184,8 @@ def test_a_run_ends_by_the_accuracy_that_half_of_its_evaluators_found_twice(
 ) -> None:
     async def scene(its: Scene) -> None:
         for number, (last, before) in enumerate(accuracies):
-            its.hear(f"evaluator-{number}", Role.EVALUATOR, accuracy=last, accuracy_before=before)
-        its.hear("seed", Role.SEED, phase=Phase.COMPLETE)
+            its.receive(f"evaluator-{number}", Role.EVALUATOR, accuracy=last, accuracy_before=before)
+        its.receive("seed", Role.SEED, phase=Phase.COMPLETE)
         assert its.host.stop.is_set() == ends == its.host.end.is_complete(3)
 
     play(scene, config=Config(run=Run(stop=Stop(accuracy=0.9))))
@@ -193,8 +193,8 @@ def test_a_run_ends_by_the_accuracy_that_half_of_its_evaluators_found_twice(
 
 def test_an_evaluator_that_rests_keeps_nobody_in_a_run_that_is_complete() -> None:
     async def scene(its: Scene) -> None:
-        its.hear("evaluator", Role.EVALUATOR, accuracy=0.95, accuracy_before=0.9)
-        its.hear("resting", Role.EVALUATOR, accuracy=0.2, accuracy_before=0.1, phase=Phase.PAUSED)
+        its.receive("evaluator", Role.EVALUATOR, accuracy=0.95, accuracy_before=0.9)
+        its.receive("resting", Role.EVALUATOR, accuracy=0.2, accuracy_before=0.1, phase=Phase.PAUSED)
         assert its.host.end.is_complete(3)
 
     play(scene, config=Config(run=Run(stop=Stop(accuracy=0.9))))
@@ -203,8 +203,8 @@ def test_an_evaluator_that_rests_keeps_nobody_in_a_run_that_is_complete() -> Non
 @pytest.mark.parametrize("observes", [False, True])
 def test_who_observes_tells_what_it_heard_and_whether_its_author_is_a_member(observes: bool) -> None:
     async def scene(its: Scene) -> None:
-        its.hear("stranger", Role.SAMPLER, member=False)
-        its.hear("member", Role.SAMPLER)
+        its.receive("stranger", Role.SAMPLER, member=False)
+        its.receive("member", Role.SAMPLER)
         said = [(event.subject, event.invited) for event in its.of(events.Heard)]
         assert said == ([("stranger", False), ("member", True)] if observes else [])
 
@@ -286,7 +286,7 @@ def test_who_says_again_what_another_one_signed_is_named_and_then_not_read_for_a
     async def scene(its: Scene) -> None:
         host, signed = its.host, its.other("signer", Role.SAMPLER)
         gossip = its.network.ports("relay", lambda _: 0.0).gossip
-        listening = asyncio.create_task(host.listen(Topic.BEAT_SAMPLER, host.presence.hear))
+        listening = asyncio.create_task(host.listen(Topic.BEAT_SAMPLER, host.presence.receive))
         await asyncio.sleep(0.1)
         for seq in range(int(OFFENCES_BURST) + 5):
             said = signed.seal(beat(role=Role.SAMPLER, at=signed.now(), seq=seq), BEAT_LIMIT)
@@ -322,7 +322,7 @@ def test_a_frame_of_a_later_key_is_a_reason_to_ask_and_otherwise_refused(
         host._author = ahead.ports.me
         said = ahead.seal(beat(role=Role.SAMPLER, at=ahead.now()), BEAT_LIMIT)
         for _ in range(2 * int(OFFENCES_BURST)):
-            host.take(host.presence.hear, Topic.BEAT, ahead.ports.me, said)
+            host.take(host.presence.receive, Topic.BEAT, ahead.ports.me, said)
         assert {*asked} == {("ahead", 1)} and not host.hearing.is_suspended(ahead.ports.me)
         assert [event.sender for event in its.told] == ([] if news else ["ahead"] * len(asked))
 
@@ -335,10 +335,10 @@ def test_a_list_of_revocations_is_asked_of_members_that_have_a_newer_one(
     async def scene(its: Scene) -> None:
         asked = list[tuple[str, int]]()
         monkeypatch.setattr(its.host.revocations, "heard", lambda *claim: asked.append(claim))
-        its.hear("stranger", Role.SAMPLER, member=False, revoked=9)
-        its.hear("member", Role.SAMPLER, revoked=3)
+        its.receive("stranger", Role.SAMPLER, member=False, revoked=9)
+        its.receive("member", Role.SAMPLER, revoked=3)
         its.host.delivered(PeerId("sampler"))
-        its.hear("sampler", Role.SAMPLER, member=False, revoked=4)
+        its.receive("sampler", Role.SAMPLER, member=False, revoked=4)
         assert asked == [("member", 3), ("sampler", 4)]
 
     play(scene)
@@ -351,10 +351,10 @@ def test_a_version_that_a_heartbeat_names_anew_is_looked_for_and_a_member_is_nam
         found, voted = list[tuple[int, str | None]](), list[int]()
         releases = its.host.releases
         monkeypatch.setattr(releases, "found", lambda version, _, holder: found.append((version, holder)))
-        monkeypatch.setattr(releases.doubts, "hear", lambda said: voted.append(said.seq))
+        monkeypatch.setattr(releases.doubts, "receive", lambda said: voted.append(said.seq))
         for seq, version in enumerate((1, 1, 2), 1):
-            its.hear("member", Role.SAMPLER, seq=seq, version=version)
-        its.hear("stranger", Role.SAMPLER, member=False, seq=4, version=2)
+            its.receive("member", Role.SAMPLER, seq=seq, version=version)
+        its.receive("stranger", Role.SAMPLER, member=False, seq=4, version=2)
         assert found == [(1, "member"), (2, "member"), (2, None)]
         assert voted == [1, 2, 3, 4], "each may deny something"
 
@@ -420,8 +420,8 @@ def test_a_goodbye_reaches_the_others_before_a_peer_is_gone() -> None:
     async def scene(its: Scene) -> None:
         host, leaving = its.host, its.other("leaving", Role.SAMPLER)
         heard = [
-            asyncio.create_task(host.listen(Topic.BEAT_SAMPLER, host.presence.hear)),
-            asyncio.create_task(host.listen(Topic.EVENT, host.bundles.hear)),
+            asyncio.create_task(host.listen(Topic.BEAT_SAMPLER, host.presence.receive)),
+            asyncio.create_task(host.listen(Topic.EVENT, host.bundles.receive)),
         ]
 
         async def role() -> None:
@@ -445,7 +445,7 @@ def test_a_peer_is_lost_once_its_silence_is_longer_than_patience() -> None:
         patience = its.host.config.run.pace.patience
         expiring = asyncio.create_task(its.host.presence.run())
         await asyncio.sleep(1.0)
-        its.hear("sampler-1", Role.SAMPLER)
+        its.receive("sampler-1", Role.SAMPLER)
         await asyncio.sleep(patience - 0.1)
         assert not its.of(events.Lost)
         await asyncio.sleep(0.1 + 2 * LATER)

@@ -230,7 +230,7 @@ def test_a_learner_whose_disk_refuses_groups_leaves_them_to_one_whose_disk_does_
         async with trained_of(tmp_path, [1]) as trained:
             inbox, host = trained._inbox, trained._host
             if other is not None:
-                host.roster.hear(PeerId("learner-1"), beat(**other), host.now())
+                host.roster.receive(PeerId("learner-1"), beat(**other), host.now())
             monkeypatch.setattr(TrainedGroups, "refused", refuses)
             room = inbox._room(group(), 2.0, host.now())
             assert (room.groups > 0, inbox.credit() > 0) == (takes, takes)
@@ -325,13 +325,13 @@ def test_the_groups_of_a_step_that_no_policy_has_come_back_once() -> None:
             trained._inbox.batcher.add(group(3), 0.0)
             at[0] = 3  # loaded: of a line that my step to version 2 is not in
             trained.loaded(Progress(parent=Digest("e" * 64)), 2, digest(2))
-            asked, hear = list[HeldPolicy](), trained._hear
+            asked, receive = list[HeldPolicy](), trained._receive
 
             async def hears(policy: HeldPolicy) -> None:
                 asked.append(policy)
-                await hear(policy)
+                await receive(policy)
 
-            trained._hear = hears  # type: ignore[method-assign]
+            trained._receive = hears  # type: ignore[method-assign]
             placing = network.tasks.create_task(trained.run())
             await trained.placed()
             assert asked == [HeldPolicy(3, digest(3), Digest("e" * 64))]
@@ -411,7 +411,7 @@ def test_a_learner_that_asks_is_told_the_newest_steps(
             question = wire.encode(TrainedQuery(since=0))
             with pytest.raises(Refused):
                 await trained._tell(asks, question)
-            trained._host.roster.hear(asks, beat(), trained._host.now())
+            trained._host.roster.receive(asks, beat(), trained._host.now())
             steps = wire.decode(await trained._tell(asks, question), TrainedSteps).steps
             assert [step.version for step in steps] == told and steps[-1].weights == digest(6)
             newest = await trained._tell(asks, wire.encode(TrainedQuery(since=6)))
@@ -429,7 +429,7 @@ def test_a_learner_that_tells_nonsense_is_named_and_asked_again_with_one_that_is
             )
             answers = {"learner-1": wire.encode(TrainedSteps(steps=(theirs,))), "learner-2": b"nonsense"}
             for name in (*answers, "learner-3"):
-                trained._host.roster.hear(PeerId(name), beat(name=name), trained._host.now())
+                trained._host.roster.receive(PeerId(name), beat(name=name), trained._host.now())
             for name, answer in answers.items():
 
                 async def tell(
@@ -456,7 +456,7 @@ def test_a_learner_that_tells_nonsense_is_named_and_asked_again_with_one_that_is
             await trained._ask_again()
             assert len(asked) == 2, "all have told it"
             trained._host.roster.forget(PeerId("learner-1"))
-            await trained._hear(HeldPolicy(1, digest(1), digest(0)))
+            await trained._receive(HeldPolicy(1, digest(1), digest(0)))
             assert "learner-1" not in trained._told
             await trained.stepped((), (), {})
             trained._unsure, trained._told = True, {}
@@ -509,7 +509,7 @@ def test_of_a_lost_steps_groups_those_that_another_learners_step_has_do_not_come
             theirs = TrainedStep(
                 version=2, parent=digest(1), weights=won, members=(), groups=mark(group(1).id)
             )
-            trained._ledger.hear([theirs])
+            trained._ledger.receive([theirs])
             await trained._place_groups(HeldPolicy(2, won, digest(1)))
             assert waiting(trained) == [2] and trained.has([Waiting(group(1), 0.0)])
 
@@ -527,7 +527,7 @@ def test_of_the_disk_only_groups_up_to_my_version_come_back_that_nobody_trained(
             theirs = TrainedStep(
                 version=2, parent=digest(1), weights=digest(2), members=(), groups=mark(group(4).id)
             )
-            trained._ledger.hear([theirs])
+            trained._ledger.receive([theirs])
             await trained._place_groups(HeldPolicy(2, digest(2), digest(1)))
             assert waiting(trained) == [1, 2] and [kept.group.draw for kept in trained._unread] == [3]
 
@@ -566,7 +566,7 @@ def test_a_step_that_was_not_taken_did_not_make_what_was_loaded_instead() -> Non
         async with memory() as network:
             at, other = [1], PeerId("learner-1")
             trained = trained_in(network, None, at)
-            trained._host.roster.hear(other, beat(), trained._host.now())
+            trained._host.roster.receive(other, beat(), trained._host.now())
             await trained.stepped({trained._host.ports.me, other}, scored(trained, 1), {})
             at[0] = 2
             trained.loaded(Progress(parent=digest(1)), 1, digest(1))
@@ -659,7 +659,7 @@ def test_a_learner_that_opens_its_disk_answers_and_knows_its_own_releases(tmp_pa
             trained._host.releases.known = lambda *_: [mine]  # type: ignore[method-assign]
             await trained.open()
             assert [step.weights for step in trained._ledger.mine] == [digest(9)]
-            trained._host.roster.hear(other, beat(), trained._host.now())
+            trained._host.roster.receive(other, beat(), trained._host.now())
             mail = network.ports(other, lambda _: 0.0).mail
             told = wire.decode(await mail.send(me, Service.TRAINED, question, 3.0), TrainedSteps)
             assert [step.weights for step in told.steps] == [digest(9)]
@@ -683,7 +683,7 @@ def test_what_is_not_known_is_asked_for_again_while_nothing_is_loaded_and_lines_
             await host.ports.clock.sleep(1.5 * host.config.run.pace.patience)
             assert not asked
             trained._unread = [KeptGroup(admitted=0.0, rewards=(1.0, 0.0), group=group(1))]
-            host.roster.hear(PeerId("learner-1"), beat(), host.now())
+            host.roster.receive(PeerId("learner-1"), beat(), host.now())
             await host.ports.clock.sleep(host.config.run.pace.patience)
             assert asked == [(newest, 9 - 2)] and waiting(trained) == [1] and not trained._unread
             running.cancel()

@@ -66,7 +66,7 @@ class Peer:
     def hears(self, peer: PeerId) -> None:
         now = self.host.now()
         told = beat(name=peer, role=Role.SEED, state="serving", phase=Phase.SERVING, at=now)
-        self.host.roster.hear(peer, told, now)
+        self.host.roster.receive(peer, told, now)
 
     def objection(self, day: float) -> str | None:
         me, role, mine = self.host.ports.me, self.host.who.role, self.host.frames.membership
@@ -129,7 +129,7 @@ def test_a_member_that_was_given_a_longer_word_renews_others_without_any_seed(tm
                 renewer(OWNER.public, "lab", {Role.LEARNER: longer}.get),
             )
             told = beat(name=friend, role=Role.LEARNER, at=EPOCH)
-            learner.host.roster.hear(friend, told, learner.host.now())
+            learner.host.roster.receive(friend, told, learner.host.now())
             async with learner.renewal.running(), other.renewal.running():
                 await learner.host.ports.clock.sleep(20 * DAY)
             assert other.objection(89) is None, "its own is renewed by its word"

@@ -71,7 +71,7 @@ class Parts:
             most=9.0,
             incarnation={ME: 2, OTHER: 1}.__getitem__,
             at_point=lambda point: self.there if point == MINE else [],
-            set_falling_in=lambda falls: self.falls.append((host.steady() - start, falls)),
+            set_syncing=lambda falls: self.falls.append((host.steady() - start, falls)),
         )
         self.merging = Merging(host, self.learner, self.own, self.others)
 

@@ -144,7 +144,7 @@ def test_mirrors_are_asked_first_for_what_they_hold() -> None:
         ("late", Role.EVALUATOR, 4, 4),
         ("watcher", Role.OBSERVER, -1, -1),
     ):
-        roster.hear(PeerId(name), beat(role=role, version=version, mirror=mirror), 0.0)
+        roster.receive(PeerId(name), beat(role=role, version=version, mirror=mirror), 0.0)
     assert roster.holders(5) == ["mirror", "learner"]
     assert roster.holders(4) == ["late", "mirror", "learner"]
 

@@ -186,18 +186,18 @@ def test_who_holds_no_release_hears_samplers_after_a_while_and_then_forgets_them
     async def play(host: Host, _: MemoryNetwork) -> None:
         heard, known = list[float](), list[list[str]]()
 
-        async def hear() -> None:
+        async def receive() -> None:
             began = host.now()
             known.append([peer for peer, _ in host.roster])
             for name, role in (("sampler-0", Role.SAMPLER), ("learner-1", Role.LEARNER)):
-                host.roster.hear(PeerId(name), beat(role=role, incarnation=int(began)), host.now())
+                host.roster.receive(PeerId(name), beat(role=role, incarnation=int(began)), host.now())
             try:
                 await asyncio.Event().wait()
             finally:
                 heard.extend((began, host.now()))
 
         pace, start = host.config.run.pace, host.now()
-        looking = asyncio.create_task(HolderSearch(host, host.releases, hear).run())
+        looking = asyncio.create_task(HolderSearch(host, host.releases, receive).run())
         await asyncio.sleep(3 * pace.patience + 3 * pace.beat)
         began, ended = heard[:2]
         assert pace.patience <= began - start <= pace.patience + pace.beat
@@ -213,7 +213,7 @@ def test_of_two_announcements_of_the_same_weights_the_one_that_is_sought_is_show
     async def play(host: Host, network: MemoryNetwork) -> None:
         made = {at: release(publisher=PeerId(f"learner-{at}"), released=EPOCH + at) for at in (1, 2, 3)}
         for at, one in made.items():
-            host.releases.candidates.hear(one, b"announced at %d" % at)
+            host.releases.candidates.receive(one, b"announced at %d" % at)
         await host.queries.serve()
         mail = network.ports("sampler-0", lambda _: 0.0).mail
         for at, one in made.items():
@@ -253,18 +253,18 @@ class Asked:
             return answer
 
         await ports.mail.serve(self._service, tell)
-        self.hear(name, **said)
+        self.receive(name, **said)
         return ports.me
 
-    def hear(self, name: str, **said: Any) -> None:
+    def receive(self, name: str, **said: Any) -> None:
         now = self._host.now()
-        assert self._host.roster.hear(PeerId(name), beat(name=name, at=now, **said), now)
+        assert self._host.roster.receive(PeerId(name), beat(name=name, at=now, **said), now)
 
 
 def test_who_holds_a_release_asks_about_a_newer_one_when_it_was_not_announced_for_a_heartbeat() -> None:
     async def play(host: Host, network: MemoryNetwork) -> None:
         asked, beat_seconds = Asked(host, network, Service.NEWEST), host.config.run.pace.beat
-        host.releases.candidates.hear(follows(1))
+        host.releases.candidates.receive(follows(1))
         host.releases.candidates.hold(follows(1))
         await asked.answers("sampler-1", b"", version=1, weights=digest(1))
         await asked.answers("sampler-2", b"", version=2, weights=digest(2))
@@ -273,8 +273,8 @@ def test_who_holds_a_release_asks_about_a_newer_one_when_it_was_not_announced_fo
         assert not asked.who
         await asyncio.sleep(beat_seconds)
         assert asked.who == ["sampler-2"]
-        asked.hear("sampler-2", seq=2, version=3, weights=digest(3))
-        host.releases.candidates.hear(follows(3))
+        asked.receive("sampler-2", seq=2, version=3, weights=digest(3))
+        host.releases.candidates.receive(follows(3))
         await asyncio.sleep(3 * beat_seconds)
         assert asked.who == ["sampler-2"], "it was announced meanwhile"
         asking.cancel()
@@ -333,12 +333,12 @@ def fork_of(
         asked, blamed = Asked(host, network, Service.LINE), list[str]()
         host.bus.add(lambda event: blamed.append(event.sender) if isinstance(event, Rejected) else None)
         lines, theirs = host.releases.lines, follows(7, publisher=PeerId(answers[0][0]))
-        lines.lineage.hear(follows(5))
+        lines.lineage.receive(follows(5))
         for one in (theirs, *([follows(6)] if known else [])):
-            lines.lineage.hear(one)
+            lines.lineage.receive(one)
         for name, answer in answers:
             if answer is None:
-                asked.hear(name, version=7, weights=digest(7))
+                asked.receive(name, version=7, weights=digest(7))
             else:
                 await asked.answers(name, answer, version=7, weights=digest(7))
         found.append((await lines.fork((5, digest(5)), theirs), asked.who, blamed))

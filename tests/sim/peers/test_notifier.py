@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from peers.runtime.changes import Changes
+from peers.runtime.notifier import Notifier
 from swarm.sim.clock import Deadlock, run
 
 
 def test_news_end_all_waits_and_each_wait_ends_at_its_own_time() -> None:
     async def main() -> dict[str, float]:
-        changes, loop, told = Changes(), asyncio.get_running_loop(), dict[str, float]()
+        changes, loop, told = Notifier(), asyncio.get_running_loop(), dict[str, float]()
 
         async def wait(name: str, seconds: float) -> None:
             await changes.wait(seconds)
@@ -30,7 +30,7 @@ def test_news_end_all_waits_and_each_wait_ends_at_its_own_time() -> None:
 
 def test_a_wait_lasts_as_long_as_its_own_time_however_often_others_ended() -> None:
     async def main() -> float:
-        changes, loop = Changes(), asyncio.get_running_loop()
+        changes, loop = Notifier(), asyncio.get_running_loop()
         for _ in range(10):
             loop.call_later(0.1, changes.wake)
             await changes.wait(5.0)
@@ -43,7 +43,7 @@ def test_a_wait_lasts_as_long_as_its_own_time_however_often_others_ended() -> No
 
 def test_a_wait_that_is_cancelled_is_forgotten() -> None:
     async def main() -> int:
-        changes = Changes()
+        changes = Notifier()
         waits = [asyncio.create_task(changes.wait(5.0)) for _ in range(3)]
         await asyncio.sleep(1)
         waits[1].cancel()
@@ -58,4 +58,4 @@ def test_a_wait_that_is_cancelled_is_forgotten() -> None:
 
 def test_a_wait_for_news_alone_sets_no_timer() -> None:
     with pytest.raises(Deadlock, match="no timer is set"):
-        run(Changes().wait())
+        run(Notifier().wait())

@@ -224,7 +224,7 @@ def test_a_seed_that_was_not_heard_yet_shows_its_membership_with_the_history(tmp
             train(seed, range(1, 5))
             async with world.window(member=False) as (host, watch):
                 host.trust._good.clear()
-                host.presence.hear = lambda data: None  # type: ignore[method-assign]
+                host.presence.receive = lambda data: None  # type: ignore[method-assign]
                 assert await watch.catch_up([SEED])
                 assert groups(watch) == 4 * 8
 

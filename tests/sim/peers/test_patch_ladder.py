@@ -105,7 +105,7 @@ def test_a_publisher_that_is_gone_is_not_asked_for_the_way_where_others_have_its
         for data in BYTES[1:4]:
             await swarm.release(data)
             sealed = swarm.learner.releases.sealed(swarm.released[-1])
-            holder.releases.candidates.hear(swarm.released[-1], sealed)
+            holder.releases.candidates.receive(swarm.released[-1], sealed)
             assert await holder.releases.obtain((swarm.released[-1].version,)) is not None
         holder.status.version, holder.status.weights = 3, swarm.released[3].weights
         cast(SimLinks, swarm.network.links).oneway(
@@ -113,7 +113,7 @@ def test_a_publisher_that_is_gone_is_not_asked_for_the_way_where_others_have_its
         )
         for k, late in enumerate(lates):
             late.rng.seed(k)  # who is asked first
-            late.roster.hear(holder.ports.me, holder.beats._beat(), late.now())
+            late.roster.receive(holder.ports.me, holder.beats._beat(), late.now())
             began = late.now()
             assert await swarm.fetch(late, swarm.released[-1]) < SIZE / 30
             assert late.now() - began < TIMEOUT / 5
@@ -137,7 +137,7 @@ class Holders:
     async def ask(self, release: Release) -> None:
         for host in self.all:
             await host.ports.mail.serve(Service.WAY, partial(self._answer, host.ports.me))
-        self.sampler.releases.candidates.hear(release, self._swarm.learner.releases.sealed(release))
+        self.sampler.releases.candidates.receive(release, self._swarm.learner.releases.sealed(release))
         await self.missed.ask(release, [host.ports.me for host in self.all])
 
     async def _answer(self, me: PeerId, _sender: PeerId, _question: bytes) -> bytes:
@@ -288,7 +288,7 @@ def test_a_peer_that_comes_back_alone_offers_what_its_disk_holds(tmp_path: Path)
         for version in BYTES[:4]:
             await swarm.release(version)
             release = swarm.released[-1]
-            before.releases.candidates.hear(release, swarm.learner.releases.sealed(release))
+            before.releases.candidates.receive(release, swarm.learner.releases.sealed(release))
             assert await before.releases.obtain((release.version,)) is not None
         swarm.network.crash(swarm.learner.ports.me)
 
@@ -300,7 +300,7 @@ def test_a_peer_that_comes_back_alone_offers_what_its_disk_holds(tmp_path: Path)
         assert [release.version for release in again.releases.announced()] == [2, 3], "whose bytes are here"
         await late.queries.ask_newest([again.ports.me])
         again.status.version, again.status.weights = 3, swarm.released[3].weights
-        late.roster.hear(again.ports.me, again.beats._beat(), late.now())
+        late.roster.receive(again.ports.me, again.beats._beat(), late.now())
         found = await late.releases.obtain(())
         assert found is not None and found[1].data == BYTES[3]
 

@@ -32,7 +32,7 @@ def test_a_lie_about_a_step_is_not_in_the_rung_of_who_made_that_step() -> None:
         # The lie is told first: members of a round have the same bytes at the same time.
         other = swarm.released[3].patches[0]
         false = lie(Blocks.of(BYTES[RUNG - 1]), swarm.released[-1], other.root, other.size)
-        swarm.learner.releases.candidates.hear(false)
+        swarm.learner.releases.candidates.receive(false)
         await swarm.release(*BYTES[RUNG - 1 : RUNG + 1])
         assert len(swarm.released[-1].patches) == 2
         assert await swarm.take(far_behind, swarm.released[-1]) < SIZE / 50
@@ -50,7 +50,7 @@ def test_a_useless_patch_beside_a_good_one_does_not_cost_the_whole(held: bool) -
         if held:
             swarm.learner.releases.patches.files.hold(2, junk)
         false = lie(Blocks.of(BYTES[2]), swarm.released[1], junk.root, junk.size)
-        sampler.releases.candidates.hear(false)
+        sampler.releases.candidates.receive(false)
         assert await swarm.take(sampler, swarm.released[2]) < SIZE / 50
         assert [who for who, _ in swarm.blamed] == (["liar"] if held else [])
 

@@ -374,7 +374,7 @@ def test_a_ladder_of_twenty_thousand_releases_is_remembered_within_a_bound() -> 
         for version, (base, weights) in enumerate(pairwise(chain), 1):
             step = Patch(base=base, root=weights, size=1)
             changes = {"weights": weights, "publisher": PeerId(f"member-{version % 1000}")}
-            candidates.hear(scene.release(version, GENESIS, step, **changes))
+            candidates.receive(scene.release(version, GENESIS, step, **changes))
         known = candidates.by_weights()
         assert (
             len(known) < 300

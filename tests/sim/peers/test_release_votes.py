@@ -34,8 +34,8 @@ def heard(*denials: tuple[Why, ...]) -> Against | None:
             for k, (peer, whys) in enumerate(zip(LEARNERS, ((), *denials), strict=True)):
                 denied = b"".join(mark(FALSE, why) for why in whys)
                 its = beat(name=peer, role=Role.LEARNER, seq=k, version=2, denied=denied)
-                assert host.roster.hear(peer, its, now)
-            return votes.hear(FALSE)
+                assert host.roster.receive(peer, its, now)
+            return votes.receive(FALSE)
 
     return run(main())
 
@@ -72,18 +72,18 @@ def denies(astray: bool) -> bool:
             votes, status, now = host.releases.doubts.votes, host.status, host.now()
             status.version, status.weights, status.astray = 2, before, astray
             second = release(version=2, weights=before, parent=theirs, publisher=third, learners=3)
-            host.releases.candidates.hear(second)
-            host.releases.lines.lineage.hear(second)
+            host.releases.candidates.receive(second)
+            host.releases.lines.lineage.receive(second)
             for peer in (other, third):
                 its = beat(name=peer, version=2, weights=before, denied=b"", at=now)
-                assert host.roster.hear(peer, its, now)
+                assert host.roster.receive(peer, its, now)
             votes.witness.averaged(1, {me, other, third}, now)
             votes.found_false(release(version=2, weights=theirs, publisher=other, learners=3))
             votes.meet()
             votes.met({me, other}, patient=False)
             votes.packed(3, mine)
             found = release(version=3, weights=theirs, parent=before, publisher=other, learners=2)
-            host.releases.lines.lineage.hear(found)
+            host.releases.lines.lineage.receive(found)
             return votes.denies(found)
 
     return run(main())
@@ -108,7 +108,7 @@ def got_another_mean(in_round: bool) -> set[PeerId]:
             theirs, mine = (mean_mark(weights, made) for made in (b"theirs..", b"mine...."))
             for peer in (*others, LEARNERS[3]):
                 its = beat(name=peer, version=2, weights=weights, at=now, mean=theirs)
-                assert host.roster.hear(peer, its, now)
+                assert host.roster.receive(peer, its, now)
             votes.witness.averaged(1, {me, *others}, now)
             votes.met({me, *others} if in_round else {me, LEARNERS[3]}, patient=False)
             status.mean = mine
@@ -137,16 +137,16 @@ def learner(body: Callable[[Host, ReleaseVotes], object], **third: Any) -> None:
             host = still_host(network, me, Role.LEARNER)
             votes = host.releases.doubts.votes
             host.status.version, host.status.weights = 2, BEFORE
-            host.releases.lines.lineage.hear(release(version=2, weights=BEFORE, parent=MADE))
+            host.releases.lines.lineage.receive(release(version=2, weights=BEFORE, parent=MADE))
             for peer in others:
                 its = beat(name=peer, version=2, weights=BEFORE, at=host.now())
-                assert host.roster.hear(peer, its, host.now())
+                assert host.roster.receive(peer, its, host.now())
             await host.ports.clock.sleep(0.5)
             votes.witness.averaged(1, {me, *others}, host.now())
             await host.ports.clock.sleep(0.5)
             if third:
                 said = beat(version=2, weights=BEFORE, seq=2, at=host.now(), **third)
-                assert host.roster.hear(others[1], said, host.now())
+                assert host.roster.receive(others[1], said, host.now())
             body(host, votes)
 
     run(main())
@@ -156,9 +156,9 @@ def alone(host: Host, version: int = 3, **more: Any) -> Release:
     """What one of them made beside the rounds, as my exchange hears it."""
     parent = BEFORE if version == 3 else MADE
     made = release(version=version, weights=ALONE, parent=parent, publisher=LEARNERS[1], **more)
-    host.releases.candidates.hear(made)
-    host.releases.lines.lineage.hear(made)
-    host.releases.doubts.votes.hear(made)
+    host.releases.candidates.receive(made)
+    host.releases.lines.lineage.receive(made)
+    host.releases.doubts.votes.receive(made)
     return made
 
 
@@ -187,7 +187,7 @@ def test_a_heartbeat_denies_the_newest_ones_first_and_nothing_of_its_own() -> No
     def body(host: Host, votes: ReleaseVotes) -> None:
         made = [alone(host, groups=groups) for groups in range(1, DENIED + 3)]
         own = release(version=3, weights=Digest("d" * 64), parent=BEFORE, publisher=LEARNERS[0])
-        votes.hear(own)
+        votes.receive(own)
         assert votes.denied() == b"".join(map(mark, reversed(made[-DENIED:])))
 
     learner(body, denied=b"")
@@ -206,7 +206,7 @@ def test_half_of_the_learners_at_a_release_are_too_many_to_deny_it() -> None:
         made = alone(host)
         assert votes.denies(made)
         there = beat(version=3, weights=ALONE, seq=3, at=host.now(), denied=b"")
-        assert host.roster.hear(LEARNERS[2], there, host.now())
+        assert host.roster.receive(LEARNERS[2], there, host.now())
         assert not votes.denies(made)
 
     learner(body, denied=b"")
@@ -221,7 +221,7 @@ def test_who_says_that_it_got_another_mean_is_denied_for_that_and_is_no_liar(got
     def body(host: Host, votes: ReleaseVotes) -> None:
         host.status.mean = mean_mark(BEFORE, b"mine....")
         said = beat(version=2, weights=BEFORE, seq=2, at=host.now(), mean=got and mean_mark(BEFORE, got))
-        assert host.roster.hear(LEARNERS[1], said, host.now())
+        assert host.roster.receive(LEARNERS[1], said, host.now())
         votes.packed(2, BEFORE)
         found = alone(host, version=2, learners=3)
         votes.found_false(found)

@@ -34,9 +34,9 @@ def test_it_is_computed_anew_when_a_heartbeat_my_version_or_my_speed_is_another_
             learners = Counting(mine, lambda: version)
             other.status.version, other.status.phase = 1, Phase.GATHERING
 
-            async def hear() -> None:
+            async def receive() -> None:
                 await asyncio.sleep(0.1)
-                mine.presence.hear(other.beats.sealed())
+                mine.presence.receive(other.beats.sealed())
 
             def anew(fast: float) -> None:
                 """A change has come: it is computed once, and is `fast`."""
@@ -46,15 +46,15 @@ def test_it_is_computed_anew_when_a_heartbeat_my_version_or_my_speed_is_another_
                 assert learners.looks == before + 1
 
             anew(1)
-            await hear()
+            await receive()
             anew(2)
             mine.status.speed = other.status.speed = 2.0
             anew(2)
             other.status.speed = 6.0
-            await hear()
+            await receive()
             anew(4)
             other.status.phase = Phase.MATCHING
-            await hear()
+            await receive()
             for _ in range(MISSES):  # it says that it comes, and does not
                 anew(4)
                 with learners.meeting(0.0):

@@ -186,7 +186,7 @@ def heard(lab: RunFolder, *members: Membership) -> None:
             for one in members:
                 assert seed.trust.objection(one.peer, Role.LEARNER, one, time.time()) is None
                 told = beat(name=one.peer, role=Role.LEARNER, at=seed.now())
-                seed.roster.hear(one.peer, told, seed.now())
+                seed.roster.receive(one.peer, told, seed.now())
             writing = asyncio.create_task(keep_forever(seed, seed.disk, lab.path / "peers" / "seed"))
             await seed.ports.clock.sleep(1)
             writing.cancel()

@@ -84,7 +84,7 @@ def test_a_release_of_who_was_revoked_counts_as_of_before_by_an_invited_seed_s_o
                 await other.mail.serve("newest", newest)
                 await me.queries.ask_newest([other.me])
             with pytest.raises(wire.WireError, match="revoked"):
-                me.releases.hear(back)  # as of a board, which anybody writes
+                me.releases.receive(back)  # as of a board, which anybody writes
             assert not me.releases.known(8, release(8, 0.0).weights)
             return bool(me.releases.known(7, release(7, 0.0).weights))
 

@@ -227,7 +227,7 @@ def test_who_is_about_to_have_my_version_is_waited_for_as_long_as_a_round_is(com
 
             def say(peer: PeerId, version: int, groups: int = 0, seq: int = 1) -> None:
                 said = beat(name=peer, version=version, seq=seq, closed=closed(groups) if groups else None)
-                assert host.roster.hear(peer, said, host.now())
+                assert host.roster.receive(peer, said, host.now())
                 host.move()
 
             async def later() -> None:
@@ -285,7 +285,7 @@ def test_an_objective_of_each_group_alone_asks_nobody() -> None:
             host = still(network, "gepo")
             totals, told = totals_of(host, A), list[Event]()
             host.bus.add(told.append)
-            host.roster.hear(A, beat(name=A, version=7), host.now())
+            host.roster.receive(A, beat(name=A, version=7), host.now())
             totals.announce([group(1)], [(1.0, 0.0)])
             begun = host.steady()
             assert not await totals.collect(7) and host.steady() == begun

@@ -33,7 +33,7 @@ def test_a_learner_at_the_same_weights_of_another_version_is_not_at_this_one() -
             for version in (1, 1, 2):
                 await asyncio.sleep(1.0)
                 other.status.version, other.status.weights = version, SAME
-                mine.presence.hear(other.beats.sealed())
+                mine.presence.receive(other.beats.sealed())
             assert found == [(1, SAME, "other"), (2, SAME, "other")]
             learners = OtherLearners(mine, lambda: 2)
             for version, there in ((1, []), (2, ["other"])):

@@ -359,7 +359,7 @@ def at_a_desk(
                 config,
                 price=lambda kind: price if kind == "score" else 0.0,
             )
-            host.releases.candidates.hear(
+            host.releases.candidates.receive(
                 Release(
                     version=0,
                     weights=Digest(""),
@@ -439,7 +439,7 @@ def test_a_delivery_that_is_repeated_while_its_release_is_asked_for_does_not_end
         async def ask_release(*_: object) -> None:
             await asyncio.sleep(0.5)
             (known,) = desk.host.releases.known(0, Digest(""))
-            desk.host.releases.candidates.hear(replace(known, weights=weights), b"")
+            desk.host.releases.candidates.receive(replace(known, weights=weights), b"")
 
         group = group_of(0, source, weights)
         cast(Any, desk.host.queries).ask_release = ask_release

@@ -141,7 +141,7 @@ def among(promise: Promise, third: Role = Role.LEARNER) -> None:
             for here in all_:
                 for there in all_:
                     if there is not here:
-                        here.host.roster.hear(there.me, beat(name=there.me, version=7), here.host.now())
+                        here.host.roster.receive(there.me, beat(name=there.me, version=7), here.host.now())
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(one.exchange.run()) for one in all_]
                 await asyncio.sleep(0.1)
@@ -253,7 +253,7 @@ def test_what_i_named_in_a_life_before_is_not_named_by_me() -> None:
     async def promise(one: One, two: One, three: One) -> None:
         before = one.host.seal(one.hold(one.learner.contribution()), RELEASE_LIMIT)
         for each in (one, three):  # others pass on what was said
-            each.exchange._hear(before)
+            each.exchange._receive(before)
         assert three.exchange.gathered().named.keys() == {"one"}
         assert not one.exchange.gathered().named and not one.rejected()
 
@@ -283,7 +283,7 @@ def test_a_learner_that_is_heard_of_later_gives_what_another_one_does_not() -> N
         cast(SimLinks, three.network.links).oneway([one.me], [three.me])
         await asyncio.sleep(1.0)
         assert not three.exchange.gathered().norms
-        assert three.host.roster.hear(two.me, beat(name=two.me, seq=2, version=7), three.host.now())
+        assert three.host.roster.receive(two.me, beat(name=two.me, seq=2, version=7), three.host.now())
         await asyncio.sleep(3.0)
         assert three.exchange.gathered().norms
 

@@ -173,7 +173,7 @@ def test_a_list_is_closed_in_turn_when_all_are_here_or_the_time_is_up(
         async with memory() as network:
             host = still_host(network, ME, Role.LEARNER, Config(run=run_))
             for peer, version in versions.items():
-                host.roster.hear(peer, beat(name=peer, version=version), host.now())
+                host.roster.receive(peer, beat(name=peer, version=version), host.now())
             begun, steady = host.now(), host.steady()
             heard_at = {peer: begun + at for peer, at in gathered.heard.items()}
             gathered.heard.update(heard_at)
@@ -335,7 +335,7 @@ def test_a_sites_advantages_are_those_of_its_own_batch() -> None:
             objective, optimizer = ObjectiveSettings(name="ppo_clip"), Optimizer(lr=0.1)
             run_ = Run(averaging=Averaging(mode="sites"), objective=objective, optimizer=optimizer)
             host = still_host(network, ME, Role.LEARNER, Config(run=run_))
-            host.roster.hear(OTHER, beat(name=OTHER, version=-1), host.now())
+            host.roster.receive(OTHER, beat(name=OTHER, version=-1), host.now())
             decoder: Any = SimpleNamespace(vocabulary=8, decode_batch=list)
             one = SiteLearnerPeer(host, SiteLearner(Tabular(), run_), Toy(1, {}), decoder, None)
             begun = host.now()

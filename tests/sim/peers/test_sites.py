@@ -351,7 +351,7 @@ def test_what_was_contributed_to_a_list_that_never_came_is_trained_once(
     monkeypatch: pytest.MonkeyPatch, counts: bool
 ) -> None:
     """The learner takes the release of the list, and the others say whose groups that has."""
-    real, hear = SiteExchange._say, SiteExchange._hear_list
+    real, receive = SiteExchange._say, SiteExchange._hear_list
 
     def missed(self: SiteExchange) -> bool:
         return self._host.ports.me == "learner-1" and self._learner.version % 3 == 2
@@ -362,7 +362,7 @@ def test_what_was_contributed_to_a_list_that_never_came_is_trained_once(
 
     def hears(self: SiteExchange, sealed: bytes) -> None:
         if not missed(self):
-            hear(self, sealed)
+            receive(self, sealed)
 
     monkeypatch.setattr(SiteExchange, "_say", say)
     monkeypatch.setattr(SiteExchange, "_hear_list", hears)

@@ -70,7 +70,7 @@ def test_a_learner_that_is_slow_or_lists_much_takes_nothing_from_another_one(
                 mail = still_host(network, name, Role.LEARNER).ports.mail
                 await mail.serve(Service.SUBMITTED, learner.answer)
                 for seq in (1, 2):
-                    host.roster.hear(name, beat(seq=seq, at=host.now(), role=Role.LEARNER), host.now())
+                    host.roster.receive(name, beat(seq=seq, at=host.now(), role=Role.LEARNER), host.now())
             asking = asyncio.create_task(auditor._ask_forever())
             for _ in range(120):
                 await asyncio.sleep(1.0)

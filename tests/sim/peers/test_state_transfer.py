@@ -71,7 +71,7 @@ class Learner:
 
     async def takes_from(self, old: Learner, release: Release, seconds: float = 225.0) -> bool:
         """Whether it has the state of the release after that."""
-        self.host.releases.candidates.hear(release)
+        self.host.releases.candidates.receive(release)
         taken = await self.transfer.take(old.me, release, self.host.steady() + seconds, at_once)
         return taken is not None and self.model.digest() == taken.weights
 
@@ -81,7 +81,7 @@ class Learner:
 
     async def serve(self, *others: PeerId) -> None:
         for k, other in enumerate(others):
-            assert self.host.roster.hear(other, beat(name=other, seq=k), self.host.now())
+            assert self.host.roster.receive(other, beat(name=other, seq=k), self.host.now())
         await self.host.releases.blobs.serve()
         await self.transfer.serve()
 
@@ -200,7 +200,9 @@ def test_two_newcomers_take_one_copy_and_a_third_version_waits_for_them() -> Non
         old.model.version = 8
 
         def says(seq: int, phase: Phase) -> None:
-            assert old.host.roster.hear(newer.me, beat(name=newer.me, seq=seq, phase=phase), old.host.now())
+            assert old.host.roster.receive(
+                newer.me, beat(name=newer.me, seq=seq, phase=phase), old.host.now()
+            )
 
         says(10, Phase.FALLING_IN)
         assert not await new.takes_from(old, old.release()), "the other one takes the earlier state"
@@ -246,7 +248,7 @@ def test_a_learner_in_a_round_gives_the_state_that_comes_of_it() -> None:
         taking = asyncio.ensure_future(new.takes_from(old, before))
         await asyncio.sleep(3.0)
         old.model.version, old.in_round = 8, False
-        new.host.releases.candidates.hear(old.release())
+        new.host.releases.candidates.receive(old.release())
         assert await taking and new.model.version == 8
         old.in_round = True
         assert not await newer.takes_from(old, before), "a round without an end"
@@ -275,7 +277,7 @@ def test_a_state_of_weights_that_its_learner_did_not_release_is_not_waited_for()
         await asyncio.sleep(5.0)
         assert not taking.done(), "it may be announced yet"
         took = beat(name=old.me, role=Role.LEARNER, seq=1, version=8, weights=Digest("f" * 64))
-        assert new.host.roster.hear(old.me, took, new.host.now())
+        assert new.host.roster.receive(old.me, took, new.host.now())
         assert not await taking and now() - began < 10.0 and new.model.version == 3
 
     among(promise)

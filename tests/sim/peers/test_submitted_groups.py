@@ -30,7 +30,7 @@ class Listing:
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.host = still_host(network, LEARNER, Role.LEARNER)
-        self.host.roster.hear(AUDITOR, beat(role=Role.AUDITOR), self.host.now())
+        self.host.roster.receive(AUDITOR, beat(role=Role.AUDITOR), self.host.now())
         self.groups = SubmittedGroups(self.host)
         self.mail = network.ports(AUDITOR, lambda _: 0.0).mail
 
@@ -111,7 +111,7 @@ def test_who_is_suspended_leaves_its_room_to_others(monkeypatch: pytest.MonkeyPa
 def test_only_auditors_are_told() -> None:
     async def play(one: Listing) -> None:
         one.came(0)
-        one.host.roster.hear(AUDITOR, beat(role=Role.SAMPLER, incarnation=2), one.host.now())
+        one.host.roster.receive(AUDITOR, beat(role=Role.SAMPLER, incarnation=2), one.host.now())
         with pytest.raises(Refused, match="only auditors"):
             await one.asks()
 

@@ -39,7 +39,7 @@ def at_a_seed(body: Callable[[UnkeptSteps], Awaitable[None]]) -> None:
         async with MemoryNetwork(Random(2), links) as network:
             host = still_host(network, "seed-0", Role.SEED)
             for peer, role in ((ONE, Role.LEARNER), (OTHER, Role.LEARNER), (SAMPLER, Role.SAMPLER)):
-                host.roster.hear(peer, beat(name=peer, role=role), host.now())
+                host.roster.receive(peer, beat(name=peer, role=role), host.now())
             await body(UnkeptSteps(host))
 
     run(live())

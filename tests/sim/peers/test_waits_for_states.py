@@ -31,7 +31,7 @@ def waits(*heard: tuple[PeerId, Phase, int], against: Collection[PeerId] = ()) -
             others = OtherLearners(host, lambda: 4)
             for seq, (peer, phase, version) in enumerate(heard):
                 told = beat(version=version, phase=phase, seq=seq + 1, at=host.now())
-                assert host.roster.hear(peer, told, host.now())
+                assert host.roster.receive(peer, told, host.now())
             waiting = asyncio.ensure_future(others.all_here(5.0, lambda: False, against))
             _, pending = await asyncio.wait({waiting}, timeout=5.0)
             waiting.cancel()
@@ -64,7 +64,7 @@ def giver(*heard: tuple[PeerId, Phase]) -> PeerId | None:
             wanted = release(version=5, publisher=WAITS)
             for peer, phase in heard:
                 told = beat(version=5, weights=wanted.weights, phase=phase, at=host.now())
-                assert host.roster.hear(peer, told, host.now())
+                assert host.roster.receive(peer, told, host.now())
             return OtherLearners(host, lambda: 4).at_release(wanted)
 
     return run(main())
@@ -80,8 +80,8 @@ def test_who_takes_over_a_state_gives_none() -> None:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
             others = OtherLearners(still_host(network, "mine", Role.LEARNER), lambda: 4)
             found = list[bool]()
-            for falls_in in (False, True, False):
-                others.set_falling_in(falls_in)
+            for syncs in (False, True, False):
+                others.set_syncing(syncs)
                 found.append(others.is_changing)
             return found
 

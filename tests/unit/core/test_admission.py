@@ -34,7 +34,7 @@ def judging(*sampled: Group) -> Admission:
     ]
     heard = Releases(keep=8)
     for each in told:
-        heard.hear(each)
+        heard.receive(each)
     return Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known)
 
 
@@ -123,7 +123,7 @@ def test_a_group_of_no_known_release_may_be_judged_again_once_it_is_known() -> N
     judges = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known)
     first = judges.judge(group(), version=0, full=None, distrust=None, now=NOW)
     assert first.verdict is Verdict.UNTRUSTED and first.release_unknown and "release 0" in first.detail
-    heard.hear(release(version=0, weights=group().weights))
+    heard.receive(release(version=0, weights=group().weights))
     assert judge(group(), judges) is Verdict.ADMIT
 
 
@@ -287,7 +287,7 @@ def test_numbers_go_on_through_versions_with_the_same_weights() -> None:
     far = group(AT_ONCE + 1, version=1)
     for parent, verdict in ((far.weights, Verdict.ADMIT), (Digest("1" * 64), Verdict.UNTRUSTED)):
         heard = Releases(keep=8)
-        heard.hear(release(version=1, weights=far.weights, parent=parent, released=NOW))
+        heard.receive(release(version=1, weights=far.weights, parent=parent, released=NOW))
         judges = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known)
         assert judge(far, judges, version=1) is verdict
 
@@ -331,7 +331,7 @@ def test_two_groups_that_differ_in_anything_sampled_have_two_ids() -> None:
 @pytest.mark.parametrize("off", [3600.0, -3600.0])
 def test_an_age_is_counted_around_a_publishers_wrong_clock(off: float) -> None:
     heard, told = Releases(keep=8), group(released=NOW + off)
-    heard.hear(release(version=told.version, weights=told.weights, released=NOW + off))
+    heard.receive(release(version=told.version, weights=told.weights, released=NOW + off))
     judges = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known, lambda one: one.released - off)
     young = judges.judge(told, version=0, full=None, distrust=None, now=NOW + 7.0)
     assert (young.verdict, young.seconds) == (Verdict.ADMIT, 7.0)

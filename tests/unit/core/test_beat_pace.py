@@ -27,9 +27,9 @@ def test_all_together_say_as_much_as_a_crowd(peers: int, times: float) -> None:
 def test_what_a_seed_hears_is_how_large_the_swarm_is_whatever_others_say() -> None:
     known = Roster(10.0, random.Random(3))
     assert known.crowd() == 0
-    known.hear(SAMPLER, beat(role=Role.SAMPLER, hears=10_000), NOW)
+    known.receive(SAMPLER, beat(role=Role.SAMPLER, hears=10_000), NOW)
     assert known.crowd() == 0
-    known.hear(SEED, beat(role=Role.SEED, hears=1000), NOW)
+    known.receive(SEED, beat(role=Role.SEED, hears=1000), NOW)
     assert known.crowd() == 1000 and len(known) == 2
 
 
@@ -37,7 +37,7 @@ def test_who_beats_more_seldom_is_missed_later_unless_others_wait_for_it() -> No
     known = Roster(10.0, random.Random(3))
     for peer, role in ((SAMPLER, Role.SAMPLER), (LEARNER, Role.LEARNER)):
         told = beat(role=role, slower=4.0)
-        known.hear(peer, told, NOW)
+        known.receive(peer, told, NOW)
         assert granted(told) == (4.0 if role is Role.SAMPLER else 1.0)
     absurd = [granted(beat(role=Role.SAMPLER, slower=said)) for said in (-1.0, 0.0, 1e300)]
     assert absurd == [1.0, 1.0, SLOWEST]

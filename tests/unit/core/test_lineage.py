@@ -28,7 +28,7 @@ def line(name: str, since: int, until: int, parent: Digest) -> list[Release]:
 def heard(*releases: Release) -> Lineage:
     lineage = Lineage()
     for each in releases:
-        lineage.hear(each)
+        lineage.receive(each)
     return lineage
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.core.agreement.missed_rounds import LATES, MISSES, RETRY, Unmet
+from swarm.core.agreement.missed_rounds import LATES, MISSES, RETRY, MissedRounds
 from swarm.types import PeerId
 
 A, B = PeerId("learner-a"), PeerId("learner-b")
 
 
-def missing(peer: PeerId) -> Unmet:
-    unmet = Unmet()
+def missing(peer: PeerId) -> MissedRounds:
+    unmet = MissedRounds()
     for k in range(MISSES):
         assert unmet.expected([A, B], 1) == [A, B]
         unmet.forget({A: 1, B: 1})
@@ -37,18 +37,18 @@ def test_a_common_round_ends_it() -> None:
 
 
 def test_who_was_in_no_round_missed_none() -> None:
-    unmet = Unmet()
+    unmet = MissedRounds()
     for _ in range(2 * MISSES):
         assert unmet.ended({A}, {A}) == {}
     assert unmet.expected([A, B], 1) == [A, B]
 
 
-def late(unmet: Unmet, rounds: int) -> list[dict[PeerId, int]]:
+def late(unmet: MissedRounds, rounds: int) -> list[dict[PeerId, int]]:
     return [unmet.ended({A, B}, {A}, late={B}) for _ in range(rounds)]
 
 
 def test_who_is_late_is_waited_for_longer_and_expected_again_once_it_is_in_time() -> None:
-    unmet = Unmet()
+    unmet = MissedRounds()
     assert late(unmet, LATES * MISSES) == [{}] * (LATES * MISSES - 1) + [{B: MISSES}]
     assert unmet.expected([A, B], 1) == [A]
     assert unmet.ended({A, B}, {A}) == {} and unmet.expected([A, B], 1) == [A, B]
@@ -59,7 +59,7 @@ def test_who_is_late_is_waited_for_longer_and_expected_again_once_it_is_in_time(
 
 
 def test_who_stood_still_is_tried_once_it_moves_and_no_second_time_without_a_common_round() -> None:
-    unmet = Unmet()
+    unmet = MissedRounds()
     for _ in range(2):
         for _ in range(MISSES):
             unmet.ended({A, B}, {A}, still={B})

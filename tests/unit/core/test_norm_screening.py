@@ -14,11 +14,11 @@ from swarm.core.gradient_checks.norm_screening import (
     SLACK,
     Allowance,
     AnnouncedNorm,
-    Standing,
+    ScreenedWeight,
     Usual,
     largest_mean_norm,
     once,
-    standings,
+    screened_weights,
 )
 
 CLAIMS = st.lists(
@@ -29,7 +29,7 @@ CLAIMS = st.lists(
 
 
 def shares(norms: list[float], usual: float = 0.0) -> list[float]:
-    return [one.share for one in standings([AnnouncedNorm(1.0, norm, usual) for norm in norms], 8)]
+    return [one.share for one in screened_weights([AnnouncedNorm(1.0, norm, usual) for norm in norms], 8)]
 
 
 def test_of_gradients_of_one_group_the_first_has_weight_and_one_without_weight_takes_none_from_others() -> (
@@ -41,7 +41,7 @@ def test_of_gradients_of_one_group_the_first_has_weight_and_one_without_weight_t
     told[0] = told[0]._replace(weight=0.0)
     assert [claim.weight for claim in once(told, marks)] == [0.0, 2.0, 0.0, 4.0]
     assert [claim.weight for claim in once(told, marks, out=[1])] == [0.0, 0.0, 3.0, 4.0]
-    judged = standings(once(told, marks), 8)
+    judged = screened_weights(once(told, marks), 8)
     assert [one.weight for one in judged] == [0.0, 2.0, 0.0, 4.0]
 
 
@@ -71,22 +71,25 @@ def test_a_gradient_that_is_alone_in_its_round_is_judged_by_the_rounds_before() 
 
 def test_a_learner_without_rounds_before_says_nothing_of_what_is_usual() -> None:
     new, old = AnnouncedNorm(1.0, 0.0, 0.0), AnnouncedNorm(1.0, 1000.0, 0.5)
-    assert standings([new, new, old], 8)[2].share == pytest.approx(FAR * (0.5 / 1000) ** 2)
+    assert screened_weights([new, new, old], 8)[2].share == pytest.approx(FAR * (0.5 / 1000) ** 2)
 
 
 def test_a_usual_norm_of_a_minority_moves_nothing() -> None:
     honest = [AnnouncedNorm(1.0, 1.0, 1.0)] * 2
     for lie in (1e-9, 1e9):
-        judged = standings([*honest, AnnouncedNorm(1.0, 1000.0, lie)], 8)
+        judged = screened_weights([*honest, AnnouncedNorm(1.0, 1000.0, lie)], 8)
         assert [one.share for one in judged] == pytest.approx([1.0, 1.0, FAR / 1000**2])
-    assert standings([AnnouncedNorm(1.0, 1.0, 1.0), AnnouncedNorm(1.0, 1000.0, 1e9)], 8)[
+    assert screened_weights([AnnouncedNorm(1.0, 1.0, 1.0), AnnouncedNorm(1.0, 1000.0, 1e9)], 8)[
         1
     ].share == pytest.approx(FAR / 1000**2)
 
 
 def test_a_weight_is_at_most_the_share_of_the_batch_or_what_the_others_left_of_it() -> None:
     def weights(*told: float, groups: int = 8) -> list[float]:
-        return [one.weight for one in standings([AnnouncedNorm(weight, 1.0, 1.0) for weight in told], groups)]
+        return [
+            one.weight
+            for one in screened_weights([AnnouncedNorm(weight, 1.0, 1.0) for weight in told], groups)
+        ]
 
     assert weights(5, 3) == [5, 3]
     assert weights(2.5, 3.5) == [2.5, 3.5]
@@ -98,10 +101,10 @@ def test_a_weight_is_at_most_the_share_of_the_batch_or_what_the_others_left_of_i
 def test_no_share_is_above_one_and_what_is_scaled_lands_at_most_at_the_reference(
     claims: list[AnnouncedNorm], groups: int
 ) -> None:
-    for claim, one in zip(claims, standings(claims, groups), strict=True):
+    for claim, one in zip(claims, screened_weights(claims, groups), strict=True):
         assert 0 <= one.share <= 1 and 0 < one.weight <= claim.weight
         assert one.share == 1 or one.share < 1 / FAR + 1e-9
-    both = [Standing(1.0, 1.0), Standing(3.0, 0.5)]
+    both = [ScreenedWeight(1.0, 1.0), ScreenedWeight(3.0, 0.5)]
     assert (
         largest_mean_norm([AnnouncedNorm(1.0, 2.0, 0.0), AnnouncedNorm(3.0, 4.0, 0.0)], both)
         == SLACK * (1 * 2 + 3 * 0.5 * 4) / 4

@@ -6,7 +6,7 @@ import random
 
 from swarm.core.gradient_checks.clipping import Cosines
 from swarm.core.gradient_checks.norm_screening import FAR, AnnouncedNorm
-from swarm.core.gradient_checks.pair_conflict import FEW, LEAST, NORMS, OPPOSED, ROUNDS, UNEQUAL, Discord
+from swarm.core.gradient_checks.pair_conflict import FEW, LEAST, NORMS, OPPOSED, ROUNDS, UNEQUAL, PairConflict
 
 A, B = "learner-0", "learner-1"
 
@@ -18,11 +18,11 @@ GROUPS = 16
 
 def found_after(mean: float, rounds: int, seed: int, spread: float = 0.07, joins: bool = False) -> int:
     """Rounds until the two are found to oppose each other; 0: they are not."""
-    rng, discord = random.Random(seed), Discord()
+    rng, conflict = random.Random(seed), PairConflict()
     for number in range(1, rounds + 1):
         cosine = Cosines(rng.gauss(mean, spread), 0.0)
-        discord.add({A: cosine, B: cosine}, ALIKE, GROUPS)
-        if discord.found((A, B), joins):
+        conflict.add({A: cosine, B: cosine}, ALIKE, GROUPS)
+        if conflict.found((A, B), joins):
             return number
     return 0
 
@@ -42,30 +42,30 @@ def test_who_hears_that_the_other_one_is_sure_joins_in_earlier_and_not_without_a
 
 
 def test_rounds_of_others_and_of_another_pair_tell_nothing_of_these_two() -> None:
-    discord, against = Discord(), Cosines(-0.5, 0.0)
+    conflict, against = PairConflict(), Cosines(-0.5, 0.0)
     for number in range(2 * LEAST):
         three = {A: Cosines(-0.5 - 0.01 * (number % 2), 0.0), B: against, "learner-2": against}
-        discord.add(three, ALIKE | {"learner-2": ALIKE[A]}, GROUPS)
-    assert not discord.found((A, B))
+        conflict.add(three, ALIKE | {"learner-2": ALIKE[A]}, GROUPS)
+    assert not conflict.found((A, B))
     for number in range(LEAST):
-        discord.add({A: Cosines(-0.5 - 0.01 * (number % 2), 0.0), B: against}, ALIKE, GROUPS)
-    assert discord.found((B, A)) == OPPOSED and not discord.found((A, "learner-2"))
-    discord.forget()
-    assert not discord.found((A, B))
+        conflict.add({A: Cosines(-0.5 - 0.01 * (number % 2), 0.0), B: against}, ALIKE, GROUPS)
+    assert conflict.found((B, A)) == OPPOSED and not conflict.found((A, "learner-2"))
+    conflict.forget()
+    assert not conflict.found((A, B))
 
 
 def norms_found(
     rounds: list[tuple[float, float]], joins: bool = False, weights: tuple[float, float] = (8.0, 8.0)
 ) -> int:
     """Rounds of these norms until two that agree in direction are found to differ; 0: they are not."""
-    discord, agree = Discord(), Cosines(0.5, 0.0)
+    conflict, agree = PairConflict(), Cosines(0.5, 0.0)
     for number, norms in enumerate(rounds, 1):
         claims = {
             peer: AnnouncedNorm(weight, norm, 1.0)
             for peer, weight, norm in zip((A, B), weights, norms, strict=True)
         }
-        discord.add({A: agree, B: agree}, claims, GROUPS)
-        if why := discord.found((A, B), joins):
+        conflict.add({A: agree, B: agree}, claims, GROUPS)
+        if why := conflict.found((A, B), joins):
             assert why == UNEQUAL
             return number
     return 0

@@ -42,9 +42,9 @@ def test_the_order_of_hearing_does_not_change_who_wins(heard: list[Release], rng
     rng.shuffle(shuffled)
     one, other = Releases(keep=3), Releases(keep=3)
     for told in heard:
-        one.hear(told)
+        one.receive(told)
     for told in shuffled:
-        other.hear(told)
+        other.receive(told)
     while (best := one.awaited((), 0.0)) is not None:
         assert other.awaited((), 0.0) == best
         one.refuse(best)
@@ -71,25 +71,25 @@ def test_a_higher_version_beats_more_groups_beats_more_learners_beats_a_smaller_
 @given(st.text(max_size=70), st.text(max_size=70))
 def test_a_digest_that_is_none_is_ranked_like_any_other(one: str, other: str) -> None:
     heard = Releases()
-    heard.hear(release(weights=Digest(one)))
-    heard.hear(release(weights=Digest(other)))
+    heard.receive(release(weights=Digest(one)))
+    heard.receive(release(weights=Digest(other)))
     assert heard.wanted((), 0.0) is not None
 
 
 def test_a_release_is_news_once() -> None:
     heard = Releases()
-    assert heard.hear(release())
-    assert not heard.hear(release())
-    assert heard.hear(release(groups=2))
-    assert not heard.hear(release())
+    assert heard.receive(release())
+    assert not heard.receive(release())
+    assert heard.receive(release(groups=2))
+    assert not heard.receive(release())
 
 
 def test_only_a_publishers_newest_are_remembered() -> None:
     heard = Releases(keep=3)
     for version in range(100):
-        heard.hear(release(version=version))
+        heard.receive(release(version=version))
     assert [version for version in range(100) if heard.named(version, A)] == [97, 98, 99]
-    assert not heard.hear(release(version=5)), "too old to be news"
+    assert not heard.receive(release(version=5)), "too old to be news"
 
 
 def test_a_release_that_was_outranked_or_given_up_is_still_known() -> None:
@@ -97,7 +97,7 @@ def test_a_release_that_was_outranked_or_given_up_is_still_known() -> None:
     lost, won = release(), release(groups=2, weights=B)
     again = msgspec.structs.replace(lost, publisher=PeerId("learner-1"), released=lost.released + 5.0)
     for each in (won, lost, again):
-        heard.hear(each, each.publisher.encode())
+        heard.receive(each, each.publisher.encode())
     heard.refuse(won)
     assert heard.known(1, A) == [lost, again] and heard.known(1, B) == [won] and heard.known(2, A) == []
     assert [heard.sealed(each) for each in (lost, again)] == [b"learner-0", b"learner-1"]
@@ -106,7 +106,7 @@ def test_a_release_that_was_outranked_or_given_up_is_still_known() -> None:
 def test_what_was_heard_is_remembered_within_a_bound() -> None:
     heard = Releases(keep=2)
     for groups in range(100):
-        heard.hear(release(groups=groups))
+        heard.receive(release(groups=groups))
     assert [each.groups for each in heard.known(1, A)] == [*range(100 - 2 * ANNOUNCEMENTS, 100)]
 
 
@@ -114,7 +114,7 @@ def test_what_others_are_told_of_is_what_is_held() -> None:
     heard = Releases()
     assert heard.held is None
     for version in (1, 2, 3):
-        heard.hear(release(version=version))
+        heard.receive(release(version=version))
     heard.hold(release(version=1))
     heard.hold(release(version=2))
     assert heard.held == release(version=2)
@@ -135,7 +135,7 @@ def lookups(heard: Releases, above: Any, until: float, step: float = 0.25) -> li
 def test_a_release_that_cannot_be_had_is_tried_for_a_while_then_the_next_lower_one() -> None:
     heard = Releases(patience=10.0)
     for version in (11, 12, 13):
-        heard.hear(release(version=version))
+        heard.receive(release(version=version))
     tries = lookups(heard, rank(release(version=11)), 60.0)
     first = [version for at, version in tries if at < 10.0]
     assert set(first) == {13} and 3 <= len(first) <= 6
@@ -147,7 +147,7 @@ def test_a_release_that_cannot_be_had_is_tried_for_a_while_then_the_next_lower_o
 
 def test_a_release_is_waited_for_until_it_could_not_be_had_for_the_patience() -> None:
     heard = Releases(patience=10.0)
-    heard.hear(release(version=13))
+    heard.receive(release(version=13))
     assert heard.awaited((12,), 1e6) == release(version=13), "nobody has tried yet: its bytes may be many"
     heard.failed(release(version=13), 100.0)
     assert heard.awaited((12,), 109.9) is not None and heard.lacking((12,), 109.9)
@@ -160,37 +160,37 @@ def test_a_release_is_waited_for_until_it_could_not_be_had_for_the_patience() ->
 def test_seventy_absurd_announcements_displace_nothing_that_is_held_and_cost_the_patience_once() -> None:
     heard = Releases(patience=10.0)
     for version in (11, 12):
-        heard.hear(release(version=version))
+        heard.receive(release(version=version))
         heard.hold(release(version=version))
     for k in range(70):
-        heard.hear(release(version=10**15 + k, publisher=PeerId("liar")))
+        heard.receive(release(version=10**15 + k, publisher=PeerId("liar")))
     assert heard.held == release(version=12) and heard.named(11, A) is not None
     assert not [
         version for at, version in lookups(heard, rank(release(version=12)), 10.0) if version < 10**15
     ]
     assert heard.awaited((13,), 10.0) is None, "none of them is waited for: their publisher had its time"
-    assert heard.hear(release(version=13)) and heard.wanted(rank(release(version=12)), 10.0) == release(
+    assert heard.receive(release(version=13)) and heard.wanted(rank(release(version=12)), 10.0) == release(
         version=13
     )
-    heard.hear(release(version=10**15 + 100, publisher=PeerId("liar")))
+    heard.receive(release(version=10**15 + 100, publisher=PeerId("liar")))
     assert heard.awaited((13,), 10.0) == release(version=13)
 
 
 def test_who_releases_something_that_can_be_had_is_waited_for_again() -> None:
     heard = Releases(patience=10.0)
-    heard.hear(release(version=13))
+    heard.receive(release(version=13))
     heard.failed(release(version=13), 0.0)
-    heard.hear(release(version=14))
+    heard.receive(release(version=14))
     assert heard.awaited((12,), 20.0) is None and heard.wanted((12,), 20.0) == release(version=14)
     heard.hold(release(version=14))
-    heard.hear(release(version=15))
+    heard.receive(release(version=15))
     assert heard.awaited((14,), 20.0) == release(version=15)
 
 
 def test_who_released_what_another_member_has_is_waited_for_again() -> None:
     heard, mine = Releases(patience=10.0), PeerId("a")
     for version in (13, 14):
-        heard.hear(release(version=version, publisher=mine))
+        heard.receive(release(version=version, publisher=mine))
     heard.failed(release(version=13, publisher=mine), 0.0)
     for holder in (mine, None):
         heard.found(14, A, holder)
@@ -201,14 +201,14 @@ def test_who_released_what_another_member_has_is_waited_for_again() -> None:
 
 def test_a_release_that_somebody_has_after_all_is_tried_at_once() -> None:
     heard = Releases(patience=10.0)
-    heard.hear(release(version=13))
+    heard.receive(release(version=13))
     for at in range(100, 160, 10):
         heard.failed(release(version=13), float(at))
     assert heard.wanted((12,), 160.0) is None and 0.0 < heard.pause((12,), 160.0) <= 60.0
     heard.found(13, A)
     assert heard.wanted((12,), 160.0) == release(version=13) and heard.pause((12,), 160.0) == 0.0
     heard.failed(release(version=13), 160.0)
-    heard.hear(release(version=13))
+    heard.receive(release(version=13))
     assert heard.wanted((12,), 160.0) == release(version=13), "its publisher says so again"
 
 
@@ -216,7 +216,7 @@ def test_mine_is_the_best_again_when_the_better_ranked_of_its_version_cannot_be_
     heard = Releases(patience=10.0)
     mine, theirs = release(version=5), release(version=5, groups=9, weights=B, publisher=PeerId("other"))
     for told in (mine, theirs):
-        heard.hear(told)
+        heard.receive(told)
     heard.hold(mine)
     assert heard.awaited(rank(mine), 0.0) == theirs
     heard.failed(theirs, 0.0)
@@ -226,20 +226,20 @@ def test_mine_is_the_best_again_when_the_better_ranked_of_its_version_cannot_be_
 def test_bytes_that_are_of_no_use_are_not_wanted_again() -> None:
     heard = Releases()
     for version in (5, 1005):
-        heard.hear(release(version=version))
+        heard.receive(release(version=version))
         heard.hold(release(version=version))
     heard.refuse(release(version=1005))
     assert heard.held == release(version=5) and heard.wanted(rank(release(version=5)), 0.0) is None
     assert heard.named(1005, A) is None and heard.named(5, A) == release(version=5)
-    assert not heard.hear(release(version=1005)) and heard.wanted(rank(release(version=5)), 0.0) is None
+    assert not heard.receive(release(version=1005)) and heard.wanted(rank(release(version=5)), 0.0) is None
 
 
 def test_one_release_of_two_sizes_is_two_promises() -> None:
     """Else a liar could put a size that does not fit in the place of the right one."""
     heard = Releases(patience=10.0)
     lie = release(groups=10**9, size=10**9, publisher=PeerId("liar"))
-    heard.hear(release())
-    heard.hear(lie)
+    heard.receive(release())
+    heard.receive(lie)
     heard.failed(lie, 0.0)
     assert heard.wanted((), 10.0) == release()
 
@@ -250,7 +250,7 @@ def test_the_oldest_member_publishes_first_and_ids_settle_ties() -> None:
 
 def test_a_release_that_failed_is_tried_when_its_rest_ends_and_rests_twice_as_long_each_time() -> None:
     heard, now, rests = Releases(patience=1e6), 100.0, []
-    heard.hear(release())
+    heard.receive(release())
     for _ in range(9):
         heard.failed(release(), now)
         rests.append(heard.pause((), now))
@@ -262,7 +262,7 @@ def test_a_release_that_failed_is_tried_when_its_rest_ends_and_rests_twice_as_lo
 
 def test_what_is_not_waited_for_is_tried_when_its_rest_ends() -> None:
     heard = Releases(patience=0.0)
-    heard.hear(release())
+    heard.receive(release())
     heard.failed(release(), 100.0)
     assert heard.awaited((), 100.0) is None
     assert (
@@ -273,7 +273,7 @@ def test_what_is_not_waited_for_is_tried_when_its_rest_ends() -> None:
 
 def test_more_holders_are_looked_for_after_a_try_and_not_before() -> None:
     heard = Releases()
-    heard.hear(release())
+    heard.receive(release())
     assert not heard.lacking((), 0.0)
     heard.failed(release(), 0.0)
     assert heard.lacking((), 0.0)
@@ -281,7 +281,7 @@ def test_more_holders_are_looked_for_after_a_try_and_not_before() -> None:
 
 def test_a_release_is_told_to_be_given_up_when_the_patience_ends_and_not_before() -> None:
     heard = Releases(patience=10.0)
-    heard.hear(release())
+    heard.receive(release())
     heard.failed(release(), 100.0)
     assert list(heard.given_up(109.9)) == [] and list(heard.given_up(110.0)) == [release()]
 
@@ -289,7 +289,7 @@ def test_a_release_is_told_to_be_given_up_when_the_patience_ends_and_not_before(
 def test_a_release_that_a_better_one_is_here_for_is_not_told_to_be_given_up() -> None:
     heard = Releases(patience=10.0)
     for version in (13, 14):
-        heard.hear(release(version=version))
+        heard.receive(release(version=version))
     heard.failed(release(version=13), 100.0)
     heard.hold(release(version=14))
     assert list(heard.given_up(110.0)) == []
@@ -297,7 +297,7 @@ def test_a_release_that_a_better_one_is_here_for_is_not_told_to_be_given_up() ->
 
 def test_a_release_that_was_held_and_lost_is_waited_for_and_given_up_anew() -> None:
     heard = Releases(patience=10.0)
-    heard.hear(release())
+    heard.receive(release())
     heard.failed(release(), 0.0)
     assert list(heard.given_up(10.0)) == [release()]
     heard.hold(release())
@@ -317,29 +317,29 @@ def test_bytes_of_a_release_that_nobody_announced_are_not_held() -> None:
 def test_what_is_held_of_a_publisher_has_a_bound_of_its_own() -> None:
     heard = Releases(keep=3)
     for version in range(10):
-        heard.hear(release(version=version))
+        heard.receive(release(version=version))
         heard.hold(release(version=version))
     for version in range(100, 110):
-        heard.hear(release(version=version))
+        heard.receive(release(version=version))
     assert [version for version in range(200) if heard.named(version, A)] == [7, 8, 9, 107, 108, 109]
 
 
 def test_a_candidates_seal_is_known_after_its_announcement_was_pushed_out() -> None:
     heard = Releases(keep=2)
-    heard.hear(release(), b"sealed")
+    heard.receive(release(), b"sealed")
     heard.hold(release())
     for version in range(100, 200):
-        heard.hear(release(version=version, publisher=PeerId("other")))
+        heard.receive(release(version=version, publisher=PeerId("other")))
     assert heard.known(1, A) == [] and heard.sealed(release()) == b"sealed"
     assert heard.sealed(release(version=500)) == b""
 
 
 def test_a_better_announcement_of_the_same_bytes_takes_the_place_of_the_first() -> None:
     heard = Releases(keep=1)
-    heard.hear(release())
-    heard.hear(release(groups=2))
+    heard.receive(release())
+    heard.receive(release(groups=2))
     assert heard.awaited((), 0.0) == release(groups=2)
-    heard.hear(release(version=2))
+    heard.receive(release(version=2))
     heard.refuse(release(version=2))
     assert heard.awaited((), 0.0) is None, "version 1 was pushed out, both times that it was announced"
 
@@ -347,9 +347,9 @@ def test_a_better_announcement_of_the_same_bytes_takes_the_place_of_the_first() 
 def test_where_nothing_is_worth_waiting_for_what_was_never_tried_comes_first() -> None:
     heard = Releases(patience=10.0)
     tried, new = release(version=14), release(version=13)
-    heard.hear(tried)
+    heard.receive(tried)
     heard.failed(tried, 0.0)
-    heard.hear(new)
+    heard.receive(new)
     assert heard.awaited((), 20.0) is None and heard.wanted((), 20.0) == new
     heard.failed(new, 20.0)
     assert heard.wanted((), 30.0) == tried, "of those that were tried the best comes first"
@@ -357,7 +357,7 @@ def test_where_nothing_is_worth_waiting_for_what_was_never_tried_comes_first() -
 
 def test_a_release_whose_bytes_came_from_elsewhere_is_there_at_once() -> None:
     heard = Releases()
-    heard.hear(release())
+    heard.receive(release())
     heard.failed(release(), 0.0)
     assert heard.wanted((), 0.1) is None
     heard.hold(release())
@@ -366,25 +366,25 @@ def test_a_release_whose_bytes_came_from_elsewhere_is_there_at_once() -> None:
 
 def test_there_is_no_next_try_where_nothing_is_better_than_mine() -> None:
     heard = Releases()
-    heard.hear(release())
+    heard.receive(release())
     assert heard.pause(rank(release()), 0.0) == math.inf
 
 
 def test_of_a_publishers_promises_those_that_failed_are_dropped_first_and_then_the_lowest() -> None:
     heard = Releases(keep=2)
     for version in (5, 6):
-        heard.hear(release(version=version))
+        heard.receive(release(version=version))
     heard.failed(release(version=6), 0.0)
-    heard.hear(release(version=4))
+    heard.receive(release(version=4))
     assert [version for version in range(9) if heard.named(version, A)] == [4, 5]
-    heard.hear(release(version=7))
+    heard.receive(release(version=7))
     assert [version for version in range(9) if heard.named(version, A)] == [5, 7]
-    assert heard.hear(release(version=1, publisher=PeerId("other"))), "each publisher has its own"
+    assert heard.receive(release(version=1, publisher=PeerId("other"))), "each publisher has its own"
 
 
 def test_of_a_release_that_somebody_has_only_the_one_with_those_weights_is_tried_again() -> None:
     heard = Releases()
-    heard.hear(release())
+    heard.receive(release())
     heard.failed(release(), 0.0)
     heard.found(1, B)
     heard.found(2, A)
@@ -398,10 +398,10 @@ def test_a_better_announcement_of_the_same_bytes_has_a_rank_and_a_seal_of_its_ow
         (release(groups=2, weights=B), b"other"),
         (better, b"better"),
     ):
-        heard.hear(told, sealed)
+        heard.receive(told, sealed)
     assert heard.awaited((), 0.0) == better
     for version in range(100, 100 + 2 * ANNOUNCEMENTS):
-        heard.hear(release(version=version, publisher=PeerId("other")))
+        heard.receive(release(version=version, publisher=PeerId("other")))
     assert heard.known(1, A) == [] and heard.sealed(better) == b"better"
 
 
@@ -413,10 +413,10 @@ def publisher_of(heard: Releases, version: int) -> str | None:
 def test_any_number_of_publishers_displaces_none_whose_release_was_fetched() -> None:
     heard = Releases(keep=3)
     for k in range(3):
-        heard.hear(release(version=k, publisher=PeerId(f"learner-{k}")))
+        heard.receive(release(version=k, publisher=PeerId(f"learner-{k}")))
         heard.hold(release(version=k, publisher=PeerId(f"learner-{k}")))
     for k in range(10 * PUBLISHERS):
-        heard.hear(release(version=1000 + k, publisher=PeerId(f"name-{k}")))
+        heard.receive(release(version=1000 + k, publisher=PeerId(f"name-{k}")))
         heard.failed(release(version=1000 + k, publisher=PeerId(f"name-{k}")), 0.0)
     known = [version for version in range(2000) if publisher_of(heard, version)]
     assert known == [0, 1, 2, *range(1000 + 9 * PUBLISHERS + 3, 1000 + 10 * PUBLISHERS)]
@@ -429,7 +429,7 @@ def test_of_publishers_who_came_and_went_the_best_held_ones_stays() -> None:
     heard = Releases(keep=3)
     for k in range(3 * PUBLISHERS):
         made = release(version=3 * PUBLISHERS - k, publisher=PeerId(f"learner-{k}"))
-        heard.hear(made)
+        heard.receive(made)
         heard.hold(made)
     known = [version for version in range(4 * PUBLISHERS) if publisher_of(heard, version)]
     assert known == [*range(1, PUBLISHERS), 3 * PUBLISHERS]
@@ -439,7 +439,7 @@ def test_one_that_announces_the_same_bytes_better_and_better_is_waited_for_once(
     heard = Releases(patience=10.0)
     for second in range(30):
         made = release(groups=second)
-        heard.hear(made)
+        heard.receive(made)
         assert (heard.awaited((), float(second)) is not None) == (second < 10)
         heard.failed(made, float(second))
 
@@ -449,7 +449,7 @@ def test_a_release_above_the_ceiling_is_neither_wanted_nor_named_until_it_is_bel
     heard = Releases(ceiling=lambda publisher: ceiling if publisher == "liar" else math.inf)
     low, high = release(version=5), release(version=1005, publisher=PeerId("liar"))
     for told in (low, high):
-        heard.hear(told)
+        heard.receive(told)
         heard.hold(told)
     assert heard.held == low == heard.awaited((), 0.0) and heard.doubted
     assert heard.held_beside(low) is None and heard.known(1005, high.weights) == [high]
@@ -462,13 +462,13 @@ def test_a_false_announcement_takes_nothing_from_an_honest_one_of_the_same_weigh
     honest, false = release(version=5), release(version=5, parent=B, groups=10**6, publisher=PeerId("liar"))
     for first, second in ((honest, false), (false, honest)):
         heard = Releases()
-        heard.hear(first)
+        heard.receive(first)
         heard.hold(first)
-        heard.hear(second)
+        heard.receive(second)
         assert heard.awaited((), 0.0) == false
         heard.disbelieve(false)
         assert heard.awaited((), 0.0) == heard.held == honest
-        assert not heard.hear(false) and heard.awaited((), 0.0) == honest
+        assert not heard.receive(false) and heard.awaited((), 0.0) == honest
     heard.disbelieve(honest)
     assert heard.awaited((), 0.0) is None
 
@@ -480,8 +480,8 @@ def told_at(now: float) -> Callable[[Release], float]:
 @pytest.mark.parametrize("lie", [-3600.0, 3600.0])
 def test_the_age_of_a_release_that_its_publisher_was_heard_to_announce_is_since_then(lie: float) -> None:
     known, told = Releases(), release(version=1, released=1000.0 + lie)
-    known.hear(told, at=1000.0, live=True)
-    known.hear(told, at=1030.0)  # somebody passes it on, which makes it no younger
+    known.receive(told, at=1000.0, live=True)
+    known.receive(told, at=1030.0)  # somebody passes it on, which makes it no younger
     assert known.age(told, 1040.0, told_at(1040.0)) == 40.0
 
 
@@ -494,9 +494,9 @@ def test_the_age_of_one_that_was_passed_on_is_between_its_announcement_and_the_v
         release(version=1, weights=A, released=400.0),
         release(version=2, weights=B, parent=A, released=1000.0 + said),
     )
-    known.hear(told, at=1000.0)
+    known.receive(told, at=1000.0)
     assert known.age(told, 1040.0, told_at(1040.0)) == max(40.0, 40.0 - said), "its parent is not known"
-    known.hear(before, at=1001.0)
+    known.receive(before, at=1001.0)
     assert known.age(told, 1040.0, told_at(1040.0)) == age
 
 
@@ -510,7 +510,7 @@ def test_no_release_of_a_line_is_older_than_one_below_and_one_that_nobody_heard_
         for one, at in zip(line, (100, 900, 10, 20, 30), strict=True)
     ]
     for one in reversed(said):
-        known.hear(one, at=1000.0)
+        known.receive(one, at=1000.0)
     assert [known.age(one, 1010.0, told_at(1010.0)) for one in said] == [910, 110, 110, 110, 110]
     unheard = release(version=9, weights=A, released=1.0)
     assert known.age(unheard, 1010.0, told_at(1010.0)) == 1009.0

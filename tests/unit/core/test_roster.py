@@ -23,7 +23,7 @@ A, B, C = (PeerId(name) for name in "abc")
 def roster(seed: int = 3, **credits: int) -> Roster:
     made = Roster(10.0, random.Random(seed))
     for name, credit in credits.items():
-        made.hear(PeerId(name), beat(credit=credit), NOW)
+        made.receive(PeerId(name), beat(credit=credit), NOW)
     return made
 
 
@@ -31,16 +31,16 @@ def roster(seed: int = 3, **credits: int) -> Roster:
 def test_the_newest_beat_is_what_is_known_in_whatever_order_they_arrive(beats: list[Beat]) -> None:
     heard = Roster(10.0, random.Random(3))
     for told in beats:
-        heard.hear(A, told, NOW)
+        heard.receive(A, told, NOW)
     known = heard.beat(A)
     assert known is not None and (known.incarnation, known.seq) == (2, 3)
 
 
 def test_an_old_beat_is_no_sign_of_life() -> None:
     heard = Roster(10.0, random.Random(3))
-    assert heard.hear(A, beat(seq=5), NOW)
-    assert not heard.hear(A, beat(seq=4), NOW + 9)
-    assert not heard.hear(A, beat(seq=5), NOW + 9)
+    assert heard.receive(A, beat(seq=5), NOW)
+    assert not heard.receive(A, beat(seq=4), NOW + 9)
+    assert not heard.receive(A, beat(seq=5), NOW + 9)
     assert heard.silent(A, NOW + 9) == 9
     assert heard.expire(NOW + 11)[0] == [(A, 11.0)]
 
@@ -49,14 +49,14 @@ def test_a_peer_is_lost_after_the_patience_and_back_when_it_is_heard_again() -> 
     heard = roster(a=1)
     assert heard.expire(NOW + 10) == ([], NOW + 10)
     assert heard.expire(NOW + 10.5) == ([(A, 10.5)], math.inf) and A not in heard
-    assert heard.hear(A, beat(seq=9), NOW + 11) and A in heard
+    assert heard.receive(A, beat(seq=9), NOW + 11) and A in heard
 
 
 def test_a_restarted_peer_outranks_its_old_life() -> None:
     heard = Roster(10.0, random.Random(3))
-    heard.hear(A, beat(incarnation=1, seq=99), NOW)
-    assert heard.hear(A, beat(incarnation=2, seq=1, version=7), NOW)
-    assert not heard.hear(A, beat(incarnation=1, seq=100), NOW)
+    heard.receive(A, beat(incarnation=1, seq=99), NOW)
+    assert heard.receive(A, beat(incarnation=2, seq=1, version=7), NOW)
+    assert not heard.receive(A, beat(incarnation=1, seq=100), NOW)
 
 
 def test_learners_are_chosen_in_proportion_to_their_credit() -> None:
@@ -74,7 +74,7 @@ def test_credit_is_spent_to_the_last_and_no_further(a: int, b: int, seed: int) -
 
 def test_who_is_no_learner_is_never_sent_a_group() -> None:
     heard = Roster(10.0, random.Random(3))
-    heard.hear(A, beat(role=Role.SAMPLER, credit=9), NOW)
+    heard.receive(A, beat(role=Role.SAMPLER, credit=9), NOW)
     assert heard.choose(NOW) is None and heard.learners() == [] and heard.credit(NOW) == 0
 
 
@@ -82,7 +82,7 @@ def test_a_beat_does_not_forget_the_groups_on_their_way() -> None:
     heard = roster(a=2)
     heard.choose(NOW)
     heard.choose(NOW)
-    heard.hear(A, beat(seq=2, credit=2), NOW + 1)
+    heard.receive(A, beat(seq=2, credit=2), NOW + 1)
     assert heard.credit(NOW) == 0, "the learner does not know of the two yet"
     heard.acknowledged(A, 2)
     assert heard.credit(NOW) == 1
@@ -123,7 +123,7 @@ def test_the_pause_of_a_learner_that_takes_nothing_grows_and_a_beat_does_not_end
     heard, now, pauses = roster(a=9), NOW, []
     for seq in range(2, 20):
         assert heard.start_pause(A, now, now)
-        heard.hear(A, beat(seq=seq, credit=9), now)
+        heard.receive(A, beat(seq=seq, credit=9), now)
         pauses.append(heard.wait(now))
         now += pauses[-1]
     assert pauses[:4] == sorted(pauses[:4]) and LONGEST * 0.75 < pauses[-1] < LONGEST * 1.25
@@ -137,9 +137,9 @@ def test_a_learner_that_is_left_alone_leaves_its_part_to_the_others() -> None:
 
 def test_bytes_are_asked_of_learners_first_and_only_of_those_who_have_them() -> None:
     heard = Roster(10.0, random.Random(3))
-    heard.hear(A, beat(role=Role.SAMPLER, version=5), NOW)
-    heard.hear(B, beat(role=Role.LEARNER, version=5), NOW)
-    heard.hear(C, beat(role=Role.SEED, version=4), NOW)
+    heard.receive(A, beat(role=Role.SAMPLER, version=5), NOW)
+    heard.receive(B, beat(role=Role.LEARNER, version=5), NOW)
+    heard.receive(C, beat(role=Role.SEED, version=4), NOW)
     assert heard.holders(5) == [B, A]
     assert heard.holders(3) == [B, C, A]
 
@@ -160,11 +160,11 @@ def test_shares_of_many_samplers_add_up_to_about_the_credit() -> None:
 
 def test_a_late_beat_of_a_peer_that_left_does_not_bring_it_back() -> None:
     heard = Roster(10.0, random.Random(3))
-    heard.hear(A, beat(incarnation=2, seq=5), NOW)
+    heard.receive(A, beat(incarnation=2, seq=5), NOW)
     heard.forget(A)
-    assert not heard.hear(A, beat(incarnation=2, seq=5), NOW) and A not in heard
-    assert not heard.hear(A, beat(incarnation=1, seq=9), NOW) and A not in heard
-    assert heard.hear(A, beat(incarnation=2, seq=6), NOW) and A in heard
+    assert not heard.receive(A, beat(incarnation=2, seq=5), NOW) and A not in heard
+    assert not heard.receive(A, beat(incarnation=1, seq=9), NOW) and A not in heard
+    assert heard.receive(A, beat(incarnation=2, seq=6), NOW) and A in heard
 
 
 def test_a_stranger_is_forgotten_without_a_word() -> None:
@@ -172,15 +172,15 @@ def test_a_stranger_is_forgotten_without_a_word() -> None:
     heard.forget(B)
     heard.forget(B)
     assert heard.beat(B) is None
-    assert A in heard and heard.hear(B, beat(incarnation=0, seq=0), NOW)
+    assert A in heard and heard.receive(B, beat(incarnation=0, seq=0), NOW)
 
 
 def test_of_those_that_left_the_latest_are_remembered_up_to_a_bound() -> None:
     heard, peers = Roster(10.0, random.Random(3)), [PeerId(str(k)) for k in range(REMEMBERED + 1)]
     for peer in peers:
-        heard.hear(peer, beat(seq=5), NOW)
+        heard.receive(peer, beat(seq=5), NOW)
         heard.forget(peer)
-    known = [peer for peer in peers if not heard.hear(peer, beat(seq=4), NOW)]
+    known = [peer for peer in peers if not heard.receive(peer, beat(seq=4), NOW)]
     assert known == peers[1:], "the one that left first is a stranger again"
 
 
@@ -198,7 +198,7 @@ def test_a_group_that_goes_to_a_chosen_learner_costs_one_of_its_credit() -> None
 def test_of_those_that_may_hold_a_release_learners_are_asked_first_and_then_seeds() -> None:
     heard = Roster(10.0, random.Random(3))
     for role in (Role.SAMPLER, Role.OBSERVER, Role.EVALUATOR, Role.SEED, Role.LEARNER):
-        heard.hear(PeerId(f"a-{role.value}"), beat(role=role), NOW)
+        heard.receive(PeerId(f"a-{role.value}"), beat(role=role), NOW)
     assert heard.holders(0)[:3] == ["a-learner", "a-seed", "a-evaluator"]
     assert len(heard.holders(0)) == 5 and heard.holders(1) == []
 
@@ -207,7 +207,7 @@ def test_a_learner_with_more_on_its_way_than_it_takes_costs_the_others_no_credit
     heard = roster(a=3, b=5)
     for _ in range(3):
         assert heard.sent(A, NOW)
-    heard.hear(A, beat(seq=2, credit=1), NOW)
+    heard.receive(A, beat(seq=2, credit=1), NOW)
     assert heard.credit(NOW) == 5
     assert Counter(heard.choose(NOW) for _ in range(6)) == {B: 5, None: 1}
 
@@ -226,9 +226,9 @@ def beats(heard: Roster, peer: PeerId, *ahead: float, incarnation: int = 1) -> N
     """Heartbeats that arrive now, from a clock that is so far ahead."""
     known = heard.beat(peer)
     first = known.seq + 1 if known is not None and known.incarnation == incarnation else 0
-    heard.hear(peer, beat(incarnation=incarnation, seq=first, at=NOW + ahead[0]), NOW)
+    heard.receive(peer, beat(incarnation=incarnation, seq=first, at=NOW + ahead[0]), NOW)
     for seq, seconds in enumerate(ahead, first + 1):
-        assert heard.hear(peer, beat(incarnation=incarnation, seq=seq, at=NOW + seconds), NOW)
+        assert heard.receive(peer, beat(incarnation=incarnation, seq=seq, at=NOW + seconds), NOW)
 
 
 @pytest.mark.parametrize("off", [-3600.0, 1860.0])
@@ -270,39 +270,39 @@ def test_clocks_are_remembered_up_to_a_bound() -> None:
 
 def test_the_heartbeat_of_a_peer_that_is_gone_brings_no_newcomer_a_ghost() -> None:
     newcomer = Roster(10.0, random.Random(3))
-    assert not newcomer.hear(A, beat(seq=9, at=NOW - GHOST - 1), NOW) and A not in newcomer
-    assert not newcomer.hear(A, beat(seq=9, at=NOW - GHOST - 1), NOW + 2), "said again"
-    assert not newcomer.hear(A, beat(seq=90, at=NOW), NOW + 3600), "another one of long ago"
-    assert newcomer.hear(B, beat(seq=9, at=NOW - GHOST + 1), NOW), "the board keeps one for two minutes"
+    assert not newcomer.receive(A, beat(seq=9, at=NOW - GHOST - 1), NOW) and A not in newcomer
+    assert not newcomer.receive(A, beat(seq=9, at=NOW - GHOST - 1), NOW + 2), "said again"
+    assert not newcomer.receive(A, beat(seq=90, at=NOW), NOW + 3600), "another one of long ago"
+    assert newcomer.receive(B, beat(seq=9, at=NOW - GHOST + 1), NOW), "the board keeps one for two minutes"
 
 
 def test_a_peer_with_a_late_clock_is_heard_from_its_second_heartbeat_on() -> None:
     newcomer = Roster(10.0, random.Random(3))
-    assert not newcomer.hear(A, beat(seq=1, at=NOW - 3600), NOW)
-    assert newcomer.hear(A, beat(seq=2, at=NOW - 3598), NOW + 2.5) and A in newcomer
+    assert not newcomer.receive(A, beat(seq=1, at=NOW - 3600), NOW)
+    assert newcomer.receive(A, beat(seq=2, at=NOW - 3598), NOW + 2.5) and A in newcomer
 
 
 def test_a_peer_whose_clock_is_late_is_heard_again_by_those_who_know_its_clock() -> None:
     heard = roster()
-    heard.hear(A, beat(seq=1, at=NOW), NOW)
+    heard.receive(A, beat(seq=1, at=NOW), NOW)
     for seq in range(2, 12):
-        assert heard.hear(A, beat(seq=seq, at=NOW - 3600 + seq), NOW + seq), "its clock jumped"
+        assert heard.receive(A, beat(seq=seq, at=NOW - 3600 + seq), NOW + seq), "its clock jumped"
     heard.forget(A)
-    assert heard.hear(A, beat(seq=12, at=NOW - 3600 + 99), NOW + 99)
+    assert heard.receive(A, beat(seq=12, at=NOW - 3600 + 99), NOW + 99)
 
 
 def test_strangers_give_way_to_strangers_and_never_to_the_proven() -> None:
     heard = roster(a=1)
-    heard.hear(B, beat(role=Role.SAMPLER, version=5), NOW, proven=True)
+    heard.receive(B, beat(role=Role.SAMPLER, version=5), NOW, proven=True)
     crowd = [PeerId(f"stranger-{k}") for k in range(STRANGERS + 2)]
     for peer in crowd[:-1]:
-        heard.hear(peer, beat(role=Role.SAMPLER, version=9), NOW, proven=False)
-    heard.hear(crowd[1], beat(role=Role.SAMPLER, seq=2, version=9), NOW, proven=False)
-    heard.hear(crowd[-1], beat(role=Role.SAMPLER, version=9), NOW, proven=False)
+        heard.receive(peer, beat(role=Role.SAMPLER, version=9), NOW, proven=False)
+    heard.receive(crowd[1], beat(role=Role.SAMPLER, seq=2, version=9), NOW, proven=False)
+    heard.receive(crowd[-1], beat(role=Role.SAMPLER, version=9), NOW, proven=False)
     assert len(list(heard)) == STRANGERS + 2 and A in heard and B in heard
     assert [peer in heard for peer in crowd[:4]] == [False, True, False, True], "longest silent goes first"
     assert heard.holders(5)[0] == B, "strangers are asked last"
-    heard.hear(crowd[3], beat(role=Role.SAMPLER, seq=2, version=9), NOW, proven=True)
+    heard.receive(crowd[3], beat(role=Role.SAMPLER, seq=2, version=9), NOW, proven=True)
     assert heard.holders(9)[0] == crowd[3], "it has delivered meanwhile"
 
 
@@ -311,7 +311,7 @@ def test_strangers_make_nobody_forget_how_wrong_a_members_clock_is() -> None:
     beats(heard, A, 100.0)
     heard.forget(A)
     for k in range(REMEMBERED + 1):
-        heard.hear(PeerId(f"stranger-{k}"), beat(role=Role.SAMPLER), NOW, proven=False)
+        heard.receive(PeerId(f"stranger-{k}"), beat(role=Role.SAMPLER), NOW, proven=False)
     assert heard.ahead(A) == 100.0
 
 
@@ -319,38 +319,38 @@ def test_strangers_that_come_and_go_make_nobody_forget_a_learner_that_left() -> 
     heard = roster(a=1)
     heard.forget(A)
     for k in range(REMEMBERED + 1):
-        heard.hear(PeerId(f"sampler-{k}"), beat(role=Role.SAMPLER), NOW)
+        heard.receive(PeerId(f"sampler-{k}"), beat(role=Role.SAMPLER), NOW)
         heard.forget(PeerId(f"sampler-{k}"))
-    assert not heard.hear(A, beat(), NOW)
+    assert not heard.receive(A, beat(), NOW)
 
 
 def test_half_of_the_learners_say_which_version_is_reached_and_two_of_them_are_no_majority() -> None:
     heard = Roster(10.0, random.Random(3))
     for name, version in (("a", 7), ("b", 9)):
-        heard.hear(PeerId(name), beat(version=version), NOW)
+        heard.receive(PeerId(name), beat(version=version), NOW)
     assert heard.halfway() == math.inf and heard.halfway(mine=8) == 8
-    heard.hear(C, beat(version=1009), NOW)
+    heard.receive(C, beat(version=1009), NOW)
     assert heard.halfway() == 9 and heard.halfway(mine=8) == 9
     assert heard.halfway(publisher=C) == 9 and heard.halfway(publisher=PeerId("unheard")) == 1009
-    heard.hear(A, beat(seq=2, version=7, phase=Phase.CATCHING_UP), NOW)
-    heard.hear(B, beat(seq=2, version=-1), NOW)
+    heard.receive(A, beat(seq=2, version=7, phase=Phase.CATCHING_UP), NOW)
+    heard.receive(B, beat(seq=2, version=-1), NOW)
     assert heard.halfway() == math.inf, "they say nothing of what the others have"
 
 
 def test_a_peer_that_is_a_learner_no_more_is_not_counted_as_one() -> None:
     known = roster()
-    known.hear(A, beat(role=Role.LEARNER, incarnation=1), NOW)
+    known.receive(A, beat(role=Role.LEARNER, incarnation=1), NOW)
     assert known.learners() == ["a"]
-    known.hear(A, beat(role=Role.SAMPLER, incarnation=2), NOW)
+    known.receive(A, beat(role=Role.SAMPLER, incarnation=2), NOW)
     assert known.learners() == []
-    known.hear(A, beat(role=Role.LEARNER, incarnation=3), NOW)
+    known.receive(A, beat(role=Role.LEARNER, incarnation=3), NOW)
     known.forget(A)
     assert known.learners() == []
 
 
 def test_an_urgent_group_goes_where_none_is_asked_for_one_at_a_time() -> None:
     heard = roster(a=0, b=0)
-    heard.hear(PeerId("c"), beat(credit=0, phase=Phase.CATCHING_UP), NOW)
+    heard.receive(PeerId("c"), beat(credit=0, phase=Phase.CATCHING_UP), NOW)
     assert heard.choose(NOW) is None
     assert {heard.choose(NOW, urgent=True) for _ in range(2)} == {A, B}
     assert heard.choose(NOW, urgent=True) is None, "one is on its way to each"
@@ -373,6 +373,6 @@ def test_a_learner_came_to_its_phase_at_its_version_or_began_to_fall_in_then() -
             (Phase.GATHERING, 7),
         ]
     ):
-        assert here.hear(A, beat(seq=seq + 1, phase=phase, version=version), NOW)
+        assert here.receive(A, beat(seq=seq + 1, phase=phase, version=version), NOW)
         order.append(here.phased(A))
     assert [later > earlier for earlier, later in pairwise(order)] == [False, True, True, False, True]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from nouns import beat
 
-from swarm.core.agreement.state_sync import RESTS, FallingIn
+from swarm.core.agreement.state_sync import RESTS, StateSync
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
@@ -26,10 +26,10 @@ class Waiting:
     """A learner at version 7 that takes 5 s for a gradient."""
 
     def __init__(self) -> None:
-        self.falling_in = FallingIn(MOST)
+        self.syncing = StateSync(MOST)
 
     def at(self, now: float, beats: dict[PeerId, Beat]) -> bool:
-        return self.falling_in.awaited(beats, 7, 5.0, now)
+        return self.syncing.awaited(beats, 7, 5.0, now)
 
 
 def test_nobody_is_waited_for_who_only_catches_up() -> None:

@@ -28,7 +28,7 @@ def ledger(
     """`told`: a line that ends at `version`, as others told it."""
     lineage = Lineage()
     for one in releases:
-        lineage.hear(one)
+        lineage.receive(one)
     if told is not None:
         lineage.learn(told, version)
     made = TrainedLedger(
@@ -85,7 +85,7 @@ def test_a_contribution_to_an_unknown_list_is_lost_once_somebody_says_what_the_l
     of_two = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=2)
     mine = ledger(step(1, "0", members=()), releases=(of_two,))
     assert lost(mine, 1, "1") == [] and mine.unsure(HeldPolicy(1, digest("1"), Digest("")))
-    mine.hear([step(1, "0", "1", members=(OTHER,))])
+    mine.receive([step(1, "0", "1", members=(OTHER,))])
     assert lost(mine, 1, "1") == [1] and not mine.unsure(HeldPolicy(1, digest("1"), Digest("")))
 
 
@@ -154,7 +154,7 @@ def test_a_rounds_step_with_other_bytes_may_be_in_a_release_until_somebody_says_
     policy = HeldPolicy(2, digest("2"), digest("1"))
     assert lost(mine, 2, "2", "1") == [] and mine.unsure(policy)
     theirs = step(1, "0", "1", members=(ME, OTHER))
-    mine.hear([theirs])
+    mine.receive([theirs])
     assert theirs in mine.split(policy)[0] and not mine.unsure(policy)
 
 
@@ -172,7 +172,7 @@ def test_a_try_that_made_nothing_is_replaced_by_the_next_one_of_the_same_round()
 
 def test_what_others_stepped_says_which_groups_are_in_the_line() -> None:
     mine = ledger(step(1, "0", "1"))
-    mine.hear([step(2, "1", "2", groups=b"theirs.."), step(2, "1", "e", groups=b"forked..")])
+    mine.receive([step(2, "1", "2", groups=b"theirs.."), step(2, "1", "e", groups=b"forked..")])
     steps, _ = mine.split(HeldPolicy(2, digest("2"), digest("1")))
     assert {each.groups for each in steps} == {bytes([1]) * 8, b"theirs.."}
     assert {each.weights for each in mine.told(0, ())} == {digest("1"), digest("2"), digest("e")}

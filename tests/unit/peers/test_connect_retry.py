@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from peers.build.joining import spec_transfer
-from peers.build.joining.connect_retry import Entering
+from peers.build.joining.connect_retry import ConnectRetry
 from peers.commands.doctor import run_checks
 from peers.errors import NoPeerAnswers
 from swarm.frames import wire
@@ -64,11 +64,11 @@ def test_a_joiner_that_gets_small_answers_alone_is_told_so(
     tmp_path: Path, small: Exception | None, is_told: bool
 ) -> None:
     node: Any = NarrowNode(small)
-    entering = Entering(tmp_path, once=True, has_run=False)
-    entering.node = node
+    retrying = ConnectRetry(tmp_path, once=True, has_run=False)
+    retrying.node = node
     fetch = partial(spec_transfer.fetch_spec, node, [SEED], RUN, tmp_path)
     with pytest.raises(NoPeerAnswers, match="sent nothing for 30 s") as failed:
-        asyncio.run(entering.until_had(fetch))
+        asyncio.run(retrying.until_had(fetch))
     assert ("drops large packets" in str(failed.value)) is is_told
 
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("hivemind", exc_type=ImportError)
 
 from peers import errors
-from peers.build.joining.connect_retry import Entering
+from peers.build.joining.connect_retry import ConnectRetry
 from peers.build.local_peer import open_local_peer, open_node
 from peers.runtime.peer_folder import PeerFolder
 from swarm.net.libp2p.node import Node
@@ -21,9 +21,9 @@ from swarm.types import Digest
 
 async def opened(folder: Path, refusal: Exception | None = None) -> None:
     """A node, for as long as nothing ends its body or its body raises `refusal`."""
-    line, entering = (Listen(dial_only=True), Limits()), Entering(folder, once=True, has_run=True)
+    line, retrying = (Listen(dial_only=True), Limits()), ConnectRetry(folder, once=True, has_run=True)
     with open_local_peer(PeerFolder(folder / "peer")) as local:
-        async with open_node(local, Digest("0" * 64), *line, (), entering):
+        async with open_node(local, Digest("0" * 64), *line, (), retrying):
             if refusal is not None:
                 raise refusal
             await asyncio.Event().wait()

@@ -38,7 +38,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def test_each_answers_and_leaves_in_order(setup: dict[str, str]) -> None:
     with Partner("a_child", setup) as one, Partner("a_child", setup) as other:
-        assert one.hear() == other.hear() == {"ready": True}
+        assert one.receive() == other.receive() == {"ready": True}
         answers = ask_all([one, other], [{"do": "this"}, {"do": "that"}])
         assert answers == [{"setup": setup, "did": "this"}, {"setup": setup, "did": "that"}]
     assert Path(setup["left"]).exists()
@@ -46,6 +46,6 @@ def test_each_answers_and_leaves_in_order(setup: dict[str, str]) -> None:
 
 def test_one_that_dies_says_why(setup: dict[str, str]) -> None:
     with Partner("a_child", setup) as one:
-        one.hear()
+        one.receive()
         with pytest.raises(Unmeasured, match=r"^a_child ended its process with exit code 1, .*no room$"):
             one.ask(do="die")

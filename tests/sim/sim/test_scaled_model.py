@@ -8,8 +8,8 @@ import pytest
 from peers.commands import sim
 from swarm import events
 from swarm.events import Event
+from swarm.sim.scaled_model import ScaledModel
 from swarm.sim.scenario import Scenario, ScenarioError, parse
-from swarm.sim.stand_in import StandIn
 from swarm.sim.world import SimulationOutcome, World
 from swarm.storage.blocks import BLOCK, block_size
 
@@ -107,7 +107,7 @@ def test_groups_weigh_what_the_scenario_says() -> None:
 
 def test_blocks_are_cut_as_always_after_a_simulation() -> None:
     scene = scenario(hours=0.001)
-    with StandIn(scene).cut():
+    with ScaledModel(scene).cut():
         assert block_size(200_000) < BLOCK
     played(scene)
     assert block_size(200_000) == BLOCK

@@ -92,7 +92,7 @@ class Filler:
         return np.random.Generator(np.random.Philox(key=(self._seed << 32) + stream))
 
 
-class StandIn:
+class ScaledModel:
     """Small contents in place of a scenario's messages."""
 
     def __init__(self, scenario: Scenario) -> None:

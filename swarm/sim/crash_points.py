@@ -26,7 +26,7 @@ WORK = {Kind.PACK: "packed", Kind.PATCH: "patched"}
 BLOCKS = (Service.BLOBS, Service.PATCHES)
 
 
-class Trap:
+class CrashPoint:
     """Of a peer, for all its lives."""
 
     def __init__(self) -> None:
@@ -60,56 +60,56 @@ def _nothing() -> None:
     """No trap was set yet."""
 
 
-def trapped(ports: Ports, trap: Trap) -> Ports:
+def with_crash_point(ports: Ports, crash_point: CrashPoint) -> Ports:
     """These ports, with a trap on the way."""
-    gossip = TrappedGossip(ports.gossip, trap)
+    gossip = CrashingGossip(ports.gossip, crash_point)
     return replace(
         ports,
-        work=TrappedWork(ports.work, trap),
+        work=CrashingWork(ports.work, crash_point),
         gossip=gossip,
-        mail=TrappedMail(ports.mail, trap, gossip),
+        mail=CrashingMail(ports.mail, crash_point, gossip),
     )
 
 
-class TrappedWork:
-    def __init__(self, work: Work, trap: Trap) -> None:
-        self._work, self._trap = work, trap
+class CrashingWork:
+    def __init__(self, work: Work, crash_point: CrashPoint) -> None:
+        self._work, self._crash_point = work, crash_point
 
     async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
         result = await self._work.run(kind, function, *args)
         if kind in WORK:
-            await self._trap.pass_(WORK[kind])
+            await self._crash_point.pass_(WORK[kind])
         return result
 
 
-class TrappedGossip:
-    def __init__(self, gossip: Gossip, trap: Trap) -> None:
-        self._gossip, self._trap, self.announced = gossip, trap, False
+class CrashingGossip:
+    def __init__(self, gossip: Gossip, crash_point: CrashPoint) -> None:
+        self._gossip, self._crash_point, self.announced = gossip, crash_point, False
         self.guard = gossip.guard
 
     async def publish(self, topic: str, data: bytes) -> None:
         is_release = topic.endswith(Topic.RELEASE)
         if is_release:
-            await self._trap.pass_("announcing")
+            await self._crash_point.pass_("announcing")
         await self._gossip.publish(topic, data)
         if is_release:
             self.announced = True
-            await self._trap.pass_("announced")
+            await self._crash_point.pass_("announced")
 
     def subscribe(self, topic: str) -> AbstractAsyncContextManager[Any]:
         return self._gossip.subscribe(topic)
 
 
-class TrappedMail:
-    def __init__(self, mail: Mail, trap: Trap, gossip: TrappedGossip) -> None:
-        self._mail, self._trap, self._gossip = mail, trap, gossip
+class CrashingMail:
+    def __init__(self, mail: Mail, crash_point: CrashPoint, gossip: CrashingGossip) -> None:
+        self._mail, self._crash_point, self._gossip = mail, crash_point, gossip
         self.send, self.guard = mail.send, mail.guard
 
     async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
         async def watched(sender: Any, message: bytes) -> bytes:
             answer = await handler(sender, message)
             if self._gossip.announced:
-                self._trap.answered()
+                self._crash_point.answered()
             return answer
 
         await self._mail.serve(service, watched if service in BLOCKS else handler, turns)

@@ -11,7 +11,7 @@ import asyncio
 import math
 
 
-class Changes:
+class Notifier:
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], float] = {}
         """Wait -> when it ends, in loop seconds; in the order in which they began."""
