@@ -49,7 +49,7 @@ class SampleAndTrain:
 
         self.config = settings(*sets)
         run = self.config.run
-        self.engine = factory.engine(model, self.config)
+        self.engine = factory.hf(model, self.config)
         self.learner, _ = factory.learner(model, self.config)
         render = tokenization.of_run(model, run).render_all
         self.source = Rendered(tasks.source(run.task, run.seed), render)

@@ -115,7 +115,7 @@ def _examination(model: Path, trainer: Any, tasks: int) -> Callable[[], float]:
     from swarm.tasks import catalog
 
     config = settings()
-    engine = factory.engine(model, config)
+    engine = factory.hf(model, config)
     source = catalog.source(config.run.task, config.run.seed)
 
     def examine() -> float:

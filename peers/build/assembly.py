@@ -31,8 +31,8 @@ from peers.build.joining.consent import mind_code
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
 from peers.build.model import base_model
 from peers.build.model.engine_opening import fitting_role, imported, open_engine, samples
+from peers.build.model.engine_process import EngineProcess
 from peers.build.model.learner_averager import NoAverager, open_averager
-from peers.build.model.process_engine import ProcessEngine
 from peers.build.model.task_source import open_source
 from peers.build.page_server import loopback, page, private_invite, public_invite
 from peers.build.real_host import (
@@ -309,7 +309,7 @@ async def _join(
     mine = (
         PeerFolder(path / "peers" / role) if role is Role.SEED else peer_folder.free_peer_folder(path, role)
     )
-    process = ProcessEngine(config.peer.engine) if fitted and samples(role) else None
+    process = EngineProcess(config.peer.engine) if fitted and samples(role) else None
     with (
         nullcontext() if process is None else contextlib.closing(process),
         open_local_peer(mine) as local,
@@ -372,7 +372,7 @@ async def _act(
     node: Node,
     membership: Membership | None,
     on_signal: SignalHandler,
-    process: ProcessEngine | None,
+    process: EngineProcess | None,
 ) -> None:
     """Build the role's engine or learner, and run it."""
     if ROLES[role].policy is PolicyUse.UNUSED:  # a mirror needs neither
@@ -405,7 +405,7 @@ async def _act(
 
 
 async def _use_engine(
-    local: LocalPeer, run: RunFolder, node: Node, host: Host, process: ProcessEngine | None
+    local: LocalPeer, run: RunFolder, node: Node, host: Host, process: EngineProcess | None
 ) -> None:
     """Run a role that samples or evaluates."""
     role = host.who.role
@@ -414,7 +414,7 @@ async def _use_engine(
     engine, tokens, why = await open_engine(node.work, process, run.model, host.config)
     say(f"{why} (loaded in {host.now() - began:.1f} s)")
     with contextlib.closing(engine):
-        async with open_source(run, host, node, tokens.render_all, slow=engine.name == "hf") as source:
+        async with open_source(run, host, node, tokens.render_all, slow=tokens is engine) as source:
             async with live_line(host), kept_up(host, local, node, run):
                 given = (local.folder / "outbox",) if ROLES[role].policy is PolicyUse.SAMPLED else ()
                 await host.run(program_of(role, run.settings)(host, engine, source, *given).run)

@@ -272,7 +272,7 @@ def _model(config: Config) -> PolicyParts:
     here = msgspec.structs.replace(config.peer.engine, name="hf")
     mine = msgspec.structs.replace(config, peer=msgspec.structs.replace(config.peer, engine=here))
     return PolicyParts(
-        engine=lambda: factory.engine(folder, mine),
+        engine=lambda: factory.hf(folder, mine),
         learner=lambda: factory.learner(folder, config),
         replay=lambda: factory.replay(folder, config),
     )

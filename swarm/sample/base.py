@@ -13,10 +13,26 @@ from numpy.typing import NDArray
 from swarm.storage.weights import Weights
 from swarm.types import Heads, Noise
 
+REASON = 1000
+"""Characters that are kept of an error that is not ours."""
+
 
 class EngineError(Exception):
     """This call failed; another may succeed: memory ran out with a single task, the engine's process died or
     hangs, a server does not answer. The engine keeps its policy, or loads the next one."""
+
+
+class EngineBroken(EngineError):
+    """The engine is of no use any more in its process, which is to be ended."""
+
+    @classmethod
+    def by(cls, error: Exception) -> EngineBroken:
+        """By one that no call may end with: a bug, or whatever vLLM raises."""
+        return cls(f"{type(error).__name__}: {str(error).strip() or 'no reason given'}"[:REASON])
+
+
+class StaleWeights(EngineBroken):
+    """It takes these weights in a new process alone: in this one it keeps others."""
 
 
 class NoRoom(EngineError):

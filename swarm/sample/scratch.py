@@ -42,16 +42,10 @@ class Scratch:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """The folder exists for the body; a refusal of its disk is an EngineError: there may be room with the
-        next call."""
-        try:
+        """The folder exists for the body, which may raise as in `writing`."""
+        with writing(self.path):
             self.ensure()
             yield
-        except OSError as error:
-            raise EngineError(
-                f"{self.path} cannot be written ({error.strerror}): make room there, or name another folder"
-                " in the environment variable TMPDIR"
-            ) from error
 
     def remove(self) -> None:
         """For good, with all that is in it."""
@@ -82,6 +76,19 @@ class Scratch:
             return os.path.samestat(os.fstat(self._lock), os.lstat(self.path))
         except FileNotFoundError:
             return False
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A refusal of a scratch folder's disk in the body is an EngineError: there may be room with the next
+    call."""
+    try:
+        yield
+    except OSError as error:
+        raise EngineError(
+            f"{path} cannot be written ({error.strerror}): make room there, or name another folder in the"
+            " environment variable TMPDIR"
+        ) from error
 
 
 def remove_stale(engine: str) -> None:

@@ -35,10 +35,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from swarm.sample import vllm_noise, vllm_process
+from swarm.sample import vllm_noise
 from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Stopped
 from swarm.sample.scratch import Scratch
-from swarm.sample.vllm import LoadedRelease, Recipe, completions
+from swarm.sample.vllm import PROBE, PROCESSOR, LoadedRelease, Recipe, completions
 from swarm.sample.vllm_noise import Told
 from swarm.storage.weights import Weights
 from swarm.types import Noise
@@ -180,8 +180,7 @@ class ServerEngine:
                 " reads more, or the run needs shorter prompts or completions"
             )
         drawn = self._complete(ids, asked)
-        told = vllm_process.sampled(drawn, sampling.heads)
-        groups = completions(told, self._recipe.tokenizer, self._noise)
+        groups = completions(drawn, self._recipe.tokenizer, self._noise, sampling.heads)
         self._counts.add(groups, began)
         return groups
 
@@ -190,7 +189,7 @@ class ServerEngine:
         ids, room = self._recipe.tokenizer.encode(prompts), self._length - self._recipe.sampling.max_tokens
         asked = [row for row in ids if len(row) <= room]
         groups = iter(self._complete(asked, [{"temperature": 0.0}] * len(asked)))
-        told = vllm_process.sampled([next(groups) if len(row) <= room else [[]] for row in ids])
+        told: list[list[list[Told]]] = [next(groups) if len(row) <= room else [[]] for row in ids]
         return [group.texts[0] for group in completions(told, self._recipe.tokenizer)]
 
     def stop(self) -> None:
@@ -317,7 +316,7 @@ class ServerEngine:
     def _verify(self, release: LoadedRelease, known: bool) -> None:
         """Raises EngineError when the server's tokens are not drawn from this release."""
         prompt = vllm_noise.probe(8, self._recipe.vocabulary)
-        [[row]] = self._drawn_once(prompt, vllm_process.PROBE, self._drawn(1, 1, 1.0))
+        [[row]] = self._drawn_once(prompt, PROBE, self._drawn(1, 1, 1.0))
         tokens, seen = [each.token for each in row], [each.logprob for each in row]
         if self._reference is not None:
             expected = self._reference(release.folder, [*prompt, *tokens])[-len(tokens) :]
@@ -418,13 +417,12 @@ class ServerEngine:
         """The command that starts a fitting server."""
         adapters = self._recipe.rank
         mode = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if adapters else "VLLM_SERVER_DEV_MODE=1"
-        rank = next((rank for rank in vllm_process.RANKS if rank >= adapters), vllm_process.RANKS[-1])
-        own = f" --enable-lora --max-lora-rank {rank}" if adapters else ""
+        own = f" --enable-lora --max-lora-rank {self._recipe.room}" if adapters else ""
         if (shown := self._recipe.sampling.heads + 1) > LEAST_SHOWN:
             own += f" --max-logprobs {shown}"
         return (
             f"start it with {mode} python -m vllm.entrypoints.openai.api_server --model {self._model} --host"
-            f" {self._host} --port {self._port} --logits-processors {vllm_process.PROCESSOR} --logprobs-mode"
+            f" {self._host} --port {self._port} --logits-processors {PROCESSOR} --logprobs-mode"
             f" processed_logits{own}"
         )
 

@@ -1,53 +1,66 @@
-"""Samples with vLLM in a child process (vllm_process.py), which is restarted when it dies or hangs.
+"""Samples with vLLM, whose calls need a process of their own (peers.build.model.engine_process).
 
-    load    release's file, linked into a folder -> vLLM loads it in place (starts with the first one)
+    load    release -> its folder -> vLLM starts with the first one, and loads later ones in place
     sample  prompts, seeds -> ids -> vLLM -> tokens, log-probabilities of softmax(logits / temperature),
-            untruncated, drawn with the noise of swarm.draws.noise
+            untruncated, drawn with the noise of swarm.draws.noise by vllm_processor.py
 
-A call that fails or takes too long ends the process if it may be at fault, and raises EngineError; the next
-call starts it again with the last release that was loaded. If vLLM keeps old weights after a reload, it is
-restarted with the new ones. Invariant: completions come from the version of the last `load` that returned.
+After each load the weights inside are compared with the file, since vLLM can keep stale ones
+(vllm_worker.py); where they cannot be seen (quantized ones) a fixed sequence must have become more or less
+likely. StaleWeights asks for a new process. Whether this vLLM, on this device, draws as it is asked is tried
+at its start. Whatever else vLLM raises is EngineBroken. Invariant: completions come from the version of the
+last `load` that returned.
 
 A group's random numbers follow from its seed alone. Its tokens may still differ in another batch: vLLM
 computes a row differently in its last bits there, which decides between two tokens of nearly equal rank. That
 is rare in float32 and happens now and then in bfloat16; replays bear it (swarm.learn.replay). Not handled
-here: several GPUs for one model.
+here: deadlines, restarts, several GPUs for one model.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import numpy as np
 
-from swarm.draws import heads
-from swarm.processes.process import Child, ChildLost, Ended, Hung, environment
-from swarm.sample import vllm_process
-from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Tokenizer
-from swarm.sample.scratch import Scratch
+from swarm import extras
+from swarm.draws.heads import pack
+from swarm.sample import vllm_noise, vllm_worker
+from swarm.sample.base import (
+    Completions,
+    EngineBroken,
+    EngineError,
+    NoRoom,
+    SampleCounts,
+    StaleWeights,
+    Stopped,
+    Tokenizer,
+)
+from swarm.sample.scratch import writing
+from swarm.sample.vllm_noise import HEAT, PROOF, PROVING, SHOWN, Told
 from swarm.settings.config import EngineSettings as Settings
 from swarm.settings.config import Sampling
 from swarm.storage.blocks import Blocks
 from swarm.storage.weights import Weights
-from swarm.types import Digest, Noise
-
-COMMAND = (sys.executable, "-m", "swarm.sample.vllm_process")
-START = 1200.0
-"""Seconds for vLLM to start: a large model from a slow disk, and graphs that are captured the first time."""
+from swarm.types import Digest, Heads, Noise
 
 AT_ONCE = 1024
 """Completions that vLLM makes at once, at most; others wait in it. It starts with no more than the tokens of
 one step, 4096 on a CPU."""
 
-_answers = msgspec.msgpack.Decoder(vllm_process.Answer)
+PROBE = 48
+"""Tokens of the fixed sequence: every one is a chance to see that something changed."""
+
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""That vLLM makes room for."""
+
+PROCESSOR = "swarm.sample.vllm_processor:GumbelProcessor"
+"""What draws, as vLLM's logits processor."""
 
 
 @dataclass(frozen=True)
@@ -68,148 +81,10 @@ class Recipe:
     quantize: bool = False
     """Whether linear layers are quantized to NF4."""
 
-
-class VllmEngine:
-    """Calls come from one thread at a time; `close` and `stop` from any."""
-
-    name = "vllm"
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        self._place = Scratch("vllm")
-        self._scratch = self._place.path
-        self._child: Child | None = None
-        self._sampling: Child | None = None
-        """Its process, while that samples: only then it knows what to do with a nudge."""
-        self._held: LoadedRelease | None = None
-        self._closed = False
-        self._counts = SampleCounts()
-        self._starts = 0
-
     @property
-    def version(self) -> int:
-        """The version that was loaded last; -1: none."""
-        return -1 if self._held is None else self._held.version
-
-    def load(self, weights: Weights) -> None:
-        """See Engine. When it fails, the release before stays loaded."""
-        release = LoadedRelease.within(self._scratch, weights)
-        with release.in_place_of(self._held):
-            self._write(release)
-            self._take(release)
-            self._held = release
-
-    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
-        began = time.perf_counter()
-        answer = self._sampled(prompts, group_size, [seed % (1 << 64) for seed in seeds])
-        groups = completions(answer, self._recipe.tokenizer, Noise.GUMBEL)
-        self._counts.add(groups, began)
-        return groups
-
-    def greedy(self, prompts: Sequence[str]) -> list[str]:
-        return [
-            group.texts[0] for group in completions(self._sampled(prompts, 1, []), self._recipe.tokenizer)
-        ]
-
-    def stop(self) -> None:
-        if (sampling := self._sampling) is not None:
-            sampling.nudge()
-
-    def statistics(self) -> dict[str, float]:
-        """`starts`: how often vLLM was started."""
-        return {"version": self.version, "starts": self._starts, **self._counts.statistics()}
-
-    def close(self) -> None:
-        self._closed = True
-        if self._child is not None:
-            self._child.kill()
-        self._place.remove()
-
-    def _write(self, release: LoadedRelease) -> None:
-        with self._place.writing():
-            self._recipe.write(release.weights.blocks, release.folder)
-
-    def _sampled(self, prompts: Sequence[str], group: int, seeds: list[int]) -> vllm_process.Sampled:
-        if self._held is None:
-            raise RuntimeError("no policy has been loaded")
-        if self._child is None:
-            if not self._held.folder.exists():  # a cleaner of old files was there
-                self._write(self._held)
-            self._take(self._held)
-        call = vllm_process.Sample(self._recipe.tokenizer.encode(prompts), group, seeds)
-        self._sampling = self._child
-        try:
-            answer = self._ask(call)
-        finally:
-            self._sampling = None
-        assert isinstance(answer, vllm_process.Sampled)
-        return answer
-
-    def _take(self, release: LoadedRelease) -> None:
-        """Make vLLM load these weights. When that fails, vLLM does not run afterwards."""
-        load = vllm_process.Load(
-            str(release.folder), release.version, self._held is None or self._held.digest != release.digest
-        )
-        if self._recipe.quantize and self._recipe.base is None:
-            self._end()  # what bitsandbytes has packed cannot be replaced in place
-        if self._child is None:
-            self._start(load)
-            return
-        with contextlib.suppress(StaleWeights):
-            self._ask(load)
-            return
-        self._start(load)
-
-    def _start(self, load: vllm_process.Load) -> None:
-        """Start a new process with these weights."""
-        if self._closed:
-            raise EngineError("the engine is closed")
-        recipe = self._recipe
-        self._child = start_process(recipe.settings, self._scratch)
-        self._starts += 1
-        setup = vllm_process.Setup(
-            folder=str(recipe.base or load.folder),
-            dtype=recipe.settings.dtype,
-            device=recipe.settings.device.split(":")[0],
-            length=recipe.settings.length,
-            memory=recipe.settings.memory,
-            sequences=min(recipe.settings.tasks * recipe.sampling.group_size, AT_ONCE),
-            temperature=recipe.sampling.temperature,
-            max_tokens=recipe.sampling.max_tokens,
-            heads=recipe.sampling.heads,
-            ends=tuple(recipe.tokenizer.ends),
-            quantize=recipe.quantize,
-            rank=recipe.rank,
-        )
-        self._ask(setup, START)
-        if recipe.base is not None:
-            self._ask(load)
-
-    def _ask(self, call: vllm_process.Call, seconds: float = 0.0) -> vllm_process.Answer:
-        """The answer to one call. Raises EngineError; the process is ended then, unless the failure is not
-        its own."""
-        assert self._child is not None
-        seconds = seconds or self._recipe.settings.timeout
-        try:
-            answer = _answers.decode(self._child.ask(msgspec.msgpack.encode(call), seconds))
-        except ChildLost as lost:
-            self._end()
-            raise EngineError(f"vLLM {_why(lost)}") from None
-        if not isinstance(answer, vllm_process.Failed):
-            return answer
-        if answer.sound:
-            raise (NoRoom if answer.room else EngineError)(answer.reason)
-        self._end()
-        raise (StaleWeights if answer.stale else EngineError)(f"vLLM: {answer.reason}")
-
-    def _end(self) -> None:
-        if self._child is not None:
-            self._child.end()
-            self._child = None
-
-
-class StaleWeights(EngineError):
-    """vLLM reported a release as loaded and kept other weights."""
+    def room(self) -> int:
+        """The least rank that vLLM makes room for and that has room for the run's."""
+        return next((rank for rank in RANKS if rank >= self.rank), RANKS[-1])
 
 
 @dataclass(frozen=True)
@@ -218,7 +93,7 @@ class LoadedRelease:
 
     folder: Path
     weights: Weights
-    """Held, since a file is there for as long as somebody holds it."""
+    """Held, since a file is there for as long as an object holds it."""
 
     @classmethod
     def within(cls, scratch: Path, weights: Weights) -> LoadedRelease:
@@ -247,76 +122,314 @@ class LoadedRelease:
         return self.weights.digest
 
 
-def start_process(settings: Settings, scratch: Path) -> Child:
-    """Start vLLM's process, which then waits for its Setup. Raises EngineError."""
-    try:
-        return Child([*COMMAND, str(scratch)], environment(_environment(settings)))
-    except OSError as error:  # too many open files or processes
-        raise EngineError(f"vLLM's process cannot start: {error.strerror}") from error
+class VllmEngine:
+    """vLLM's LLM with one policy. After EngineBroken, and after a first load that failed, its process is to
+    be ended. `alive` is called before every step."""
 
+    name = "vllm"
 
-def _why(lost: ChildLost) -> str:
-    """Why the process was lost: with advice, or with the last line of its output that names an error. vLLM's
-    warnings name errors that it has overcome, and who sends a signal writes no line."""
-    match lost:
-        case Hung():
-            return f"{lost} and counts as hung: if it was only slow, raise peer.engine.timeout"
-        case Ended():
-            if lost.code is not None and lost.code < 0:
-                return f"{lost.how}{lost.hint}"
-            overcome = " WARNING ", " INFO "
-            named = [
-                line for line in lost.lines if "Error" in line and not any(word in line for word in overcome)
+    def __init__(self, recipe: Recipe, folder: Path, alive: Callable[[], None] = lambda: None) -> None:
+        """`folder`: where releases are written for vLLM."""
+        self._recipe, self._folder, self._alive = recipe, folder, alive
+        self._llm: Any = None
+        self._adapter: Any = None
+        self._seen: list[float] = []
+        self._held: LoadedRelease | None = None
+        self._stopped = False
+        """The call that samples now is to end."""
+        self._counts = SampleCounts()
+
+    @property
+    def version(self) -> int:
+        """The version that was loaded last; -1: none."""
+        return -1 if self._held is None else self._held.version
+
+    def load(self, weights: Weights) -> None:
+        """See Engine. Raises StaleWeights, too."""
+        release = LoadedRelease.within(self._folder, weights)
+        with release.in_place_of(self._held):
+            with writing(self._folder):
+                self._recipe.write(weights.blocks, release.folder)
+            with _vllms_errors():
+                self._take(release)
+            self._held = release
+
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
+        began, recipe = time.perf_counter(), self._recipe
+        ids, sampling = recipe.tokenizer.encode(prompts), recipe.sampling
+        if not all(map(self._fits, ids)):
+            raise NoRoom(self._too_long(max(map(len, ids))))
+        with _vllms_errors():
+            drawn = self._draw(ids, group_size, seeds, sampling.temperature, sampling.heads)
+        told = [drawn[k : k + group_size] for k in range(0, len(drawn), group_size)]
+        groups = completions(told, recipe.tokenizer, Noise.GUMBEL, sampling.heads)
+        self._counts.add(groups, began)
+        return groups
+
+    def greedy(self, prompts: Sequence[str]) -> list[str]:
+        ids = self._recipe.tokenizer.encode(prompts)
+        asked = [row for row in ids if self._fits(row)]
+        with _vllms_errors():
+            rows = iter(self._told(asked, [self._parameters(temperature=0.0)] * len(asked)))
+        told = [[next(rows) if self._fits(row) else []] for row in ids]
+        return [group.texts[0] for group in completions(told, self._recipe.tokenizer)]
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def statistics(self) -> dict[str, float]:
+        return {"version": self.version, **self._counts.statistics()}
+
+    def close(self) -> None:
+        """Nothing outlives its process."""
+
+    def _take(self, release: LoadedRelease) -> None:
+        """Raises StaleWeights."""
+        recipe = self._recipe
+        if self._llm is None:
+            self._start(recipe.base or release.folder)
+            if recipe.rank:
+                self._adopt(release)
+        elif recipe.rank:
+            self._adopt(release)
+        elif recipe.quantize:
+            raise StaleWeights("what bitsandbytes has packed cannot be replaced in place")
+        else:
+            self._replace(release)
+
+    def _start(self, folder: Path) -> None:
+        """Start vLLM with config.json, and model.safetensors in the checkpoint's names. Raises EngineError
+        where it cannot do what it should here."""
+        try:
+            from vllm import LLM, __version__
+            from vllm.platforms import current_platform
+        except ImportError as error:
+            raise EngineError(
+                f"vLLM cannot be imported ({error}): {extras.install('vllm')} in this environment"
+            ) from error
+        recipe, settings, heads = self._recipe, self._recipe.settings, self._recipe.sampling.heads
+        self._device = current_platform.device_type
+        self._check()
+        # On a CPU compiling takes a minute, and prompts that are split over two steps are not tried.
+        own: dict[str, Any] = (
+            {"enforce_eager": True, "enable_chunked_prefill": False} if self._device == "cpu" else {}
+        )
+        automatic = "float32" if self._device == "cpu" else "bfloat16"
+        if recipe.quantize:
+            own["quantization"] = "bitsandbytes"
+        if recipe.rank:
+            own |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": recipe.room}
+        self._llm = LLM(
+            model=str(folder),
+            dtype=settings.dtype if settings.dtype != "auto" else automatic,
+            max_model_len=settings.length or -1,
+            max_num_seqs=min(settings.tasks * recipe.sampling.group_size, AT_ONCE),
+            gpu_memory_utilization=settings.memory,
+            logits_processors=[PROCESSOR],
+            logprobs_mode="processed_logits",
+            max_logprobs=max(heads, SHOWN) + 1,
+            enable_prefix_caching=True,
+            disable_log_stats=True,
+            skip_tokenizer_init=True,
+            generation_config="vllm",
+            trust_remote_code=False,
+            **own,
+        )
+        config = self._llm.llm_engine.vllm_config.model_config
+        self._length = int(config.max_model_len)
+        self._vocabulary = int(config.get_vocab_size())
+        self._probe = vllm_noise.probe(min(PROBE, self._length - 1), self._vocabulary)
+        self._prove(__version__)
+        if not recipe.rank:
+            self._compare(folder)
+            self._seen = self._score()
+
+    def _check(self) -> None:
+        asked = self._recipe.settings.device.split(":")[0]
+        if asked not in ("auto", self._device):
+            raise EngineError(
+                f"this vLLM runs on {self._device} only: set peer.engine.device to auto, or install another"
+            )
+        if self._recipe.quantize and self._device == "cpu":
+            raise EngineError(
+                "vLLM quantizes on GPUs only: set peer.engine.name to hf, which does it on a CPU too"
+            )
+
+    def _prove(self, version: str) -> None:
+        """Raises EngineError when tokens are not drawn as they are asked for."""
+        told = self._draw([self._probe[:8]], PROVING, [PROOF], HEAT, SHOWN, PROVING)
+        if not vllm_noise.proven(told, PROOF, self._vocabulary):
+            raise EngineError(
+                f"vLLM {version} does not draw tokens as it is asked on {self._device}, so that its groups"
+                " could not be replayed: set peer.engine.name to hf"
+            )
+
+    def _replace(self, release: LoadedRelease) -> None:
+        """Load whole weights in place. Raises StaleWeights."""
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(release.folder)})
+        if self._device == "cpu":
+            self._llm.collective_rpc(vllm_worker.pack)
+        self._forget()
+        hidden, seen = self._compare(release.folder), self._score()
+        fresh = self._held is None or self._held.digest != release.digest
+        if fresh and hidden and seen == self._seen:
+            raise StaleWeights(
+                "a fixed sequence is as likely as before, to the last bit (not visible:"
+                f" {', '.join(hidden[:3])})"
+            )
+        self._seen = seen
+
+    def _adopt(self, release: LoadedRelease) -> None:
+        """Load an adapter, under a number of its own for each version: vLLM takes a known number for a known
+        adapter, and keeps what it has. Raises StaleWeights."""
+        from vllm.lora.request import LoRARequest
+
+        engine, version = self._llm.llm_engine, release.version
+        adapter = LoRARequest(f"v{version}", version + 1, str(release.folder))
+        if self._adapter is not None:
+            engine.remove_lora(self._adapter.lora_int_id)
+        engine.add_lora(adapter)
+        self._adapter = adapter
+        self._forget()
+        if adapter.lora_int_id not in engine.list_loras():
+            raise StaleWeights(f"the adapter of version {version} is not among those loaded")
+
+    def _forget(self) -> None:
+        """Keys and values of the old policy."""
+        if not self._llm.reset_prefix_cache():
+            raise StaleWeights("the cache of prompts could not be emptied")
+
+    def _compare(self, folder: Path) -> list[str]:
+        """Raises StaleWeights when a tensor inside differs from the file's. Returns the names of those that
+        cannot be seen."""
+        what = (str(folder / "model.safetensors"), self._device == "cpu")
+        hidden, different = self._llm.collective_rpc(vllm_worker.look, args=what)[0]
+        if different:
+            raise StaleWeights(
+                f"{len(different)} tensors differ from the release's, among them {', '.join(different[:3])}"
+            )
+        return hidden
+
+    def _score(self) -> list[float]:
+        """Logits of the fixed sequence's tokens."""
+        from vllm import SamplingParams
+
+        parameters = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        told = self._generate([self._probe], [parameters])[0]
+        return [
+            row[token].logprob for row, token in zip(told.prompt_logprobs[1:], self._probe[1:], strict=True)
+        ]
+
+    def _fits(self, prompt: Sequence[int]) -> bool:
+        if self._llm is None:
+            raise RuntimeError("no policy has been loaded")
+        return len(prompt) + self._recipe.sampling.max_tokens <= self._length
+
+    def _too_long(self, prompt: int) -> str:
+        most = self._recipe.sampling.max_tokens
+        own = int(self._llm.llm_engine.vllm_config.model_config.get_and_verify_max_len(None))
+        said = f"a prompt of {prompt} tokens and {most} of completion do not fit into"
+        if self._length == own:
+            return f"{said} {own}, the model's own limit: the run needs shorter prompts or completions"
+        most_here = f", to {own} at most" if own > self._length else ""
+        return (
+            f"{said} {self._length}: raise peer.engine.length{most_here} (and peer.engine.memory if it is"
+            " full)"
+        )
+
+    def _draw(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        seeds: Sequence[int],
+        temperature: float,
+        heads: int,
+        tokens: int = 0,
+    ) -> list[list[Told]]:
+        """`group` completions of each prompt; all of them of so many tokens, or as the run says."""
+        asked, parameters = [], []
+        for prompt, seed in zip(prompts, seeds, strict=True):
+            argument = vllm_noise.argument(seed, group, temperature)
+            for g in range(group):
+                asked.append(prompt)
+                parameters.append(
+                    self._parameters(heads, tokens, temperature=0.0, seed=g, extra_args=argument)
+                )
+        return self._told(asked, parameters)
+
+    def _parameters(self, heads: int = 0, tokens: int = 0, **drawn: Any) -> Any:
+        from vllm import SamplingParams
+
+        # `ignore_eos`: the run's end tokens are those of its config, and no other ends a completion.
+        return SamplingParams(
+            max_tokens=tokens or self._recipe.sampling.max_tokens,
+            stop_token_ids=[] if tokens else list(self._recipe.tokenizer.ends),
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=min(heads + 1, self._vocabulary) if heads else 0,
+            **drawn,
+        )
+
+    def _told(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> list[list[Told]]:
+        return [
+            [
+                Told(token, {other: one.logprob for other, one in step.items()})
+                for token, step in zip(told.outputs[0].token_ids, told.outputs[0].logprobs, strict=True)
             ]
-            return lost.how + (f": {named[-1]}" if named else "")
-        case _:
-            return str(lost)
+            for told in self._generate(prompts, parameters)
+        ]
+
+    def _generate(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> list[Any]:
+        """What vLLM tells of each prompt, in their order. Raises Stopped, with nothing left in vLLM."""
+        engine, ended = self._llm.llm_engine, list[Any]()
+        asked = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        self._stopped = False
+        ids = self._llm.enqueue(asked, list(parameters), use_tqdm=False, lora_request=self._adapter)
+        # `LLM.generate` is this loop, but for the signs of life and the end that is asked for.
+        while engine.has_unfinished_requests():
+            self._alive()
+            if self._stopped:
+                engine.abort_request(ids, internal=True)
+                raise Stopped
+            ended += (told for told in engine.step() if told.finished)
+        return sorted(ended, key=lambda told: int(told.request_id))
+
+
+@contextlib.contextmanager
+def _vllms_errors() -> Iterator[None]:
+    """vLLM raises whatever its parts raise, and is of no use afterwards: EngineBroken."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except Exception as error:
+        raise EngineBroken.by(error) from error
 
 
 def completions(
-    answer: vllm_process.Sampled, tokenizer: Tokenizer, noise: Noise = Noise.UNKNOWN
+    groups: Sequence[Sequence[Sequence[Told]]],
+    tokenizer: Tokenizer,
+    noise: Noise = Noise.UNKNOWN,
+    heads: int = 0,
 ) -> list[Completions]:
-    """Cut the flat arrays of an answer into groups."""
-    tokens, logprobs = np.frombuffer(answer.tokens, np.int32), np.frombuffer(answer.logprobs, np.float32)
-    head_tokens = np.frombuffer(answer.head_tokens, np.int32).reshape(max(len(tokens), 1), -1)
-    head_logprobs = np.frombuffer(answer.head_logprobs, np.float32).reshape(head_tokens.shape)
-    groups, start = [], 0
-    for lengths in answer.lengths:
-        ends = start + np.cumsum(lengths)
-        here = slice(start, int(ends[-1]))
-        rows = np.split(tokens[here], ends[:-1] - start)
-        groups.append(
+    """What was told of each completion of each group, with the `heads` most probable tokens of each token."""
+    out = []
+    for rows in groups:
+        told = [each for row in rows for each in row]
+        out.append(
             Completions(
-                lengths=tuple(lengths),
-                tokens=tokens[here],
-                logprobs=logprobs[here],
-                texts=tuple(tokenizer.decode(row.tolist()) for row in rows),
+                lengths=tuple(map(len, rows)),
+                tokens=np.asarray([each.token for each in told], np.int32),
+                logprobs=np.asarray([each.logprob for each in told], np.float32),
+                texts=tuple(tokenizer.decode([each.token for each in row]) for row in rows),
                 noise=noise,
-                heads=heads.pack(head_tokens[here], head_logprobs[here]) if answer.head_tokens else None,
+                heads=_packed([each.head(heads) for each in told]) if heads else None,
             )
         )
-        start = here.stop
-    return groups
+    return out
 
 
-def _environment(settings: Settings) -> dict[str, str]:
-    """Environment variables of the process. `nobind`: by default vLLM binds threads to CPU cores, which other
-    peers share here."""
-    own = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": str(settings.threads),
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        own["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB; left alone, vLLM takes half of a CPU's memory
-    kind, _, number = settings.device.partition(":")
-    if kind == "cuda" and number.isdigit():
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        own["CUDA_VISIBLE_DEVICES"] = (
-            visible[int(number)] if int(number) < len(visible) and visible[0] else number
-        )
-    return own
+def _packed(head: Sequence[Sequence[tuple[int, float]]]) -> Heads:
+    """Of the most probable tokens of each token and their log-probabilities."""
+    tokens = np.asarray([[token for token, _ in each] for each in head], np.int32)
+    return pack(tokens, np.asarray([[logprob for _, logprob in each] for each in head], np.float32))

@@ -1,14 +1,14 @@
 """What runs inside vLLM's worker: the weights that it holds, beside those of the file that it was given.
 
-    vllm_process --collective_rpc--> look(worker, file, packed) -> names in the file: hidden, different
-                                     pack(worker)               -> a CPU's packed copies, made anew
+    VllmEngine --collective_rpc--> look(worker, file, packed) -> names in the file: hidden, different
+                                   pack(worker)               -> a CPU's packed copies, made anew
 
 vLLM can keep stale weights after a reload. A tensor that it holds as it is shows by a few rows; one that a
 CPU packs, by what its layer makes of a fixed vector; a quantized one is hidden. Names in the file are those
 of a checkpoint, several of whose tensors vLLM keeps as one.
 
 Where it runs: in the process that computes, beside vLLM, which calls these functions with its worker. That is
-the process of swarm.sample.vllm_process while vLLM has one device; another one imports this file by its name.
+the process of swarm.sample.vllm while vLLM has one device; another one imports this file by its name.
 So it imports the standard library alone, and torch and safetensors, which are loaded there already, inside
 the functions that need them. Not handled here: when to look, and what follows from it.
 """

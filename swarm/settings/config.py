@@ -372,7 +372,7 @@ class EngineSettings(Section):
     url: str = ""
     """vllm-server: its address, such as http://127.0.0.1:8000."""
     timeout: Seconds = 600.0
-    """Seconds for one call of the engine, of `hf` for one step of it; beyond them it counts as hung and is
+    """Seconds for one step of the engine, of `vllm-server` for one call; beyond them it counts as hung and is
     restarted. Raise it for slow CPUs and long completions."""
 
 

@@ -22,7 +22,7 @@ from lab.studies.liars.cheats import ANYWHERE, CHEATS, Cheat, at_temperature
 from peers import cli
 from peers.build import assembly
 from peers.build.model.engine_opening import imported
-from peers.build.model.process_engine import ProcessEngine
+from peers.build.model.engine_process import EngineProcess
 from peers.sampler.new_group import Drawn
 from peers.sampler.sampler import Sampler
 from swarm.core.intake.curriculum import Draw
@@ -99,7 +99,7 @@ def main(cheat: str, words: Sequence[str]) -> int:
             return [instead for one in drawn if (instead := said(self, one)) is not None]
 
     async def engine(
-        work: Work, process: ProcessEngine | None, model: Path, config: Config
+        work: Work, process: EngineProcess | None, model: Path, config: Config
     ) -> tuple[Any, ...]:
         if process is not None:
             process.close()

@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from nouns import seeds
 from undecided_policy import rows
 
 from peers.build.model import vllm_folder
+from peers.build.model.engine_process import EngineProcess
 from swarm.learn.files import weights
 from swarm.learn.models import model, tokenization
 from swarm.learn.models.policy import LanguageModel
 from swarm.sample.base import Engine
 from swarm.sample.vllm import Recipe
+from swarm.settings.config import Config, Lora, Peer, Run, Sampling
 from swarm.settings.config import EngineSettings as Settings
-from swarm.settings.config import Lora, Sampling
 from swarm.storage.weights import Weights
 
 LORA = Lora(rank=4, alpha=8.0)
@@ -28,14 +30,30 @@ SAME = 1e-3
 """Nats: both compute in float32."""
 
 
+OWN = {"timeout": 300.0, "length": 256}
+
+
+def sampled(max_tokens: int = 12, heads: int = 4) -> Sampling:
+    return Sampling(
+        group_size=4, max_tokens=max_tokens, temperature=TEMPERATURE, heads=heads, replayable=heads > 0
+    )
+
+
+def hosted(folder: Path, lora: Lora | None = None, **settings: Any) -> EngineProcess:
+    """In a process of its own, without a policy."""
+    own, run = Settings(**{**OWN, **settings}), Run(sampling=sampled())
+    if lora is not None:
+        run = replace(run, lora=lora, model=replace(run.model, training="lora"))
+    engine = EngineProcess(own, "vllm")
+    engine.set_up(folder, Config(run=run, peer=Peer(engine=own)))
+    return engine
+
+
 def recipe(
     folder: Path, lora: Lora | None = None, max_tokens: int = 12, heads: int = 4, **settings: Any
 ) -> Recipe:
     said = tokenization.load(folder)
-    own = {"timeout": 300.0, "length": 256, **settings}
-    sampling = Sampling(
-        group_size=4, max_tokens=max_tokens, temperature=TEMPERATURE, heads=heads, replayable=heads > 0
-    )
+    own, sampling = {**OWN, **settings}, sampled(max_tokens, heads)
     if lora is None:
         return Recipe(Settings(**own), sampling, said, said.vocabulary, vllm_folder.whole(folder))
     write = vllm_folder.adapter(folder, lora)

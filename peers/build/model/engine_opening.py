@@ -1,7 +1,7 @@
 """Finds the role that fits this machine and opens a peer's engine, once the run is known.
 
     fitting_role    in the engine's process where the role samples, else in this one
-    open_engine     `hf` in its process (process_engine.py), so that this one needs no torch; any other here
+    open_engine     `hf` and `vllm` in their process (engine_process.py), so that this one needs no torch
 
 Not handled here: which engine is chosen (engine_choice), which model is loaded (peers.build.model.factory).
 """
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from peers.build.model import engine_choice
-from peers.build.model.process_engine import ProcessEngine
+from peers.build.model import base_model, engine_choice
+from peers.build.model.engine_process import NAMES, EngineProcess
 from peers.errors import say
 from swarm.protocol import ROLES, Kind, PolicyUse, Role
 from swarm.sample.base import Engine
@@ -45,7 +45,7 @@ def samples(role: Role) -> bool:
 
 async def fitting_role(
     work: Work,
-    process: ProcessEngine | None,
+    process: EngineProcess | None,
     model: Path,
     config: Config,
     asked: Role | None,
@@ -70,27 +70,30 @@ async def fitting_role(
 
 
 async def open_engine(
-    work: Work, process: ProcessEngine | None, model: Path, config: Config
+    work: Work, process: EngineProcess | None, model: Path, config: Config
 ) -> tuple[Engine, Tokens, str]:
     """The engine of `[peer.engine]`, or the choice of `auto`, without a policy until it loads a release; its
     tokens; its name, and the reason. `process`: the one in which `fitting_role` ran. The caller closes the
     engine. Raises UserError and ModelError."""
     choice = engine_choice.chosen(model, config)
-    if choice.name == "hf":
-        process = process or ProcessEngine(config.peer.engine)
+    if process is not None and process.name != choice.name:
+        process.close()
+        process = None
+    if choice.name in NAMES:
+        process = process or EngineProcess(config.peer.engine, choice.name)
         try:
+            if choice.name == "vllm":  # its process has no network
+                await work.run(Kind.LOAD, base_model.base, model, config.run)
             await work.run(Kind.LOAD, process.set_up, model, config)
         except BaseException:
             process.close()
             raise
         return process, process, str(choice)
-    if process is not None:
-        process.close()
     await imported(work)
     from peers.build.model import factory
     from swarm.learn.models import tokenization
 
-    engine = await work.run(Kind.LOAD, factory.chosen_engine, choice, model, config)
+    engine = await work.run(Kind.LOAD, factory.server, model, config)
     return engine, tokenization.of_run(model, config.run), str(choice)
 
 

@@ -1,7 +1,7 @@
 """Builds engines, learners and the tokenization from a run's settings and model folder.
 
 This is the one module that joins swarm.learn and swarm.sample, which do not import each other. It imports
-torch and transformers; task_source.py and process_engine.py do not.
+torch and transformers; task_source.py and engine_process.py do not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 
 from peers.build import run_folder
 from peers.build.model import base_model, engine_choice, vllm_folder
-from peers.build.model.engine_choice import EngineChoice
 from peers.errors import CannotHere, WrongUsage
 from peers.fit import fits, hardware
 from swarm.learn.fsdp.driver import RankLost
@@ -28,6 +27,7 @@ from swarm.learn.models.policy import LanguageModel
 from swarm.learn.models.pretrained import check_size, config_of
 from swarm.learn.models.tokenization import Tokenization
 from swarm.learn.replay import ModelReplay
+from swarm.processes.allocation import keep_freed
 from swarm.sample.base import Engine, EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.server import ServerEngine
@@ -114,31 +114,31 @@ def learner_gpus(model: Path, config: Config) -> int:
     return min(there, max(1, wanted))
 
 
-def engine(model: Path, config: Config) -> Engine:
-    """The engine that `[peer.engine]` names, or that `auto` chooses, in this process. It has no policy until
-    it loads a release.
+def hosted(name: str, model: Path, config: Config, folder: Path, alive: Callable[[], None]) -> Engine:
+    """The engine `hf` or `vllm` for a process of its own (engine_worker.py). It calls `alive` at every step,
+    has `folder` for its files, and no policy until it loads a release.
 
     Raises UserError and ModelError when this machine, or this run, cannot use it.
     """
-    return chosen_engine(engine_choice.chosen(model, config), model, config)
+    if name == "vllm":
+        return VllmEngine(_recipe(model, config), folder, alive)
+    engine = hf(model, config, alive)
+    keep_freed()  # not what loading the model took, which may be as much as the model
+    return engine
 
 
-def chosen_engine(choice: EngineChoice, model: Path, config: Config) -> Engine:
-    """The engine of that choice, likewise."""
-    if choice.name == "hf":
-        return hf(model, config)
+def server(model: Path, config: Config) -> ServerEngine:
+    """The engine `vllm-server`, likewise in this process."""
     recipe, run = _recipe(model, config), config.run
-    if choice.name == "vllm":
-        return VllmEngine(recipe)
     small = run.model.training == "full" and vllm_folder.size(model) <= vllm_folder.REFERENCE
     try:
-        server = ServerEngine(recipe, run.model.name, vllm_folder.score if small else None)
-        server.check()
+        engine = ServerEngine(recipe, run.model.name, vllm_folder.score if small else None)
+        engine.check()
     except ValueError as error:
         raise WrongUsage(str(error)) from error
     except EngineError as error:
         raise CannotHere(str(error)) from error
-    return server
+    return engine
 
 
 def _recipe(model: Path, config: Config) -> Recipe:

@@ -211,7 +211,7 @@ def _sampler(job: Job) -> ProbeResult:
     from peers.build.model import factory
 
     base = _peak()
-    engine = factory.engine(Path(job.folder), job.config)
+    engine = factory.hf(Path(job.folder), job.config)
     tasks, group = job.config.peer.engine.tasks, job.config.run.sampling.group_size
     prompts = [_prompt(job)] * tasks
     tokens = 0

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from peers.build.model import task_source
-from peers.build.model.engine_worker import Beside, EngineWorker, Failed, Render
+from peers.build.model.engine_worker import Beside, CallFailed, EngineWorker, RenderCall
 from swarm import events
 from swarm.processes.process import Child, ChildLost, Ended, Pipe
 from swarm.settings import config as settings
@@ -74,21 +74,23 @@ def test_a_run_is_its_owners_code_and_its_texts_are_nobodys(
 
 
 def test_an_engines_process_answers_that_a_conversation_was_not_written() -> None:
-    worker = EngineWorker(lambda: None)
+    worker = EngineWorker(Path(), lambda: None)
     worker._tokens = SimpleNamespace(render_all=written)  # type: ignore[assignment]
     task = Task(environment="x", index=2, prompt="1+1", answer="2")
-    assert worker.render(Render([task])).answer == Failed("engine", "the chat template needs too much")
+    assert worker.render(RenderCall([task])).answer == CallFailed(
+        "engine", "the chat template needs too much"
+    )
 
 
 def test_a_bug_beside_a_call_ends_the_engines_process_with_its_traceback() -> None:
     def answers() -> None:
-        worker, pipe = EngineWorker(lambda: None), Pipe()
+        worker, pipe = EngineWorker(Path(), lambda: None), Pipe()
         worker._tokens = SimpleNamespace(render_all=lambda tasks: tasks[7])  # type: ignore[assignment]
         pipe.listen(takes=Beside(worker, pipe))()
 
     child = Child(answers)
     try:
         with pytest.raises(Ended, match=r"exit code 1, after printing: .*IndexError"):
-            child.ask(msgspec.msgpack.encode(Render([])), 30)
+            child.ask(msgspec.msgpack.encode(RenderCall([])), 30)
     finally:
         child.end()

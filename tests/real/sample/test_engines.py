@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -454,60 +455,58 @@ def test_the_toy_engine_is_fast_enough_for_a_simulated_day() -> None:
     assert best < 1e-3, "200 samplers for 24 virtual hours are some 100 000 groups"
 
 
+def over_vllm(folder: Path, kind: str, write: Callable[[Blocks, Path], None], scratch: Path) -> Any:
+    recipe = Recipe(
+        EngineSettings(url="http://127.0.0.1:9"), Sampling(), tokenization.load(folder), 10, write
+    )
+    return VllmEngine(recipe, scratch) if kind == "vllm" else ServerEngine(recipe, "model")
+
+
+def digest_in(blocks: Blocks, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(blocks.root.encode())
+
+
 @pytest.mark.parametrize("kind", ["vllm", "vllm-server"])
-def test_a_full_disk_fails_a_load_and_no_engine(folder: Path, kind: str) -> None:
+def test_a_full_disk_fails_a_load_and_no_engine(folder: Path, kind: str, tmp_path: Path) -> None:
     def full(blocks: Blocks, folder: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    settings = EngineSettings(name=kind, url="http://127.0.0.1:9" if kind == "vllm-server" else "")
-    recipe = Recipe(settings, Sampling(), tokenization.load(folder), 10, full)
-    engine = VllmEngine(recipe) if kind == "vllm" else ServerEngine(recipe, "model")
+    engine = over_vllm(folder, kind, full, tmp_path)
     with pytest.raises(EngineError, match=r"cannot be written \(No space left on device\): make room there"):
         engine.load(Weights.of(b"release", 3))
-    assert engine.version == -1 and not [*engine._scratch.iterdir()]
+    assert engine.version == -1 and not [*getattr(engine, "_scratch", tmp_path).iterdir()]
     engine.close()
 
 
 @pytest.mark.parametrize("kind", ["vllm", "vllm-server"])
 def test_a_release_that_fails_leaves_the_files_of_another_one_of_its_version(
-    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def write(blocks: Blocks, folder: Path) -> None:
-        folder.mkdir()
-        (folder / "model.safetensors").write_bytes(blocks.root.encode())
-
     def fail(release: object) -> None:
         raise EngineError("not now")
 
-    settings = EngineSettings(name=kind, url="http://127.0.0.1:9")
-    recipe = Recipe(settings, Sampling(), tokenization.load(folder), 10, write)
-    engine = VllmEngine(recipe) if kind == "vllm" else ServerEngine(recipe, "model")
+    engine = over_vllm(folder, kind, digest_in, tmp_path)
+    scratch = getattr(engine, "_scratch", tmp_path)
     mine, others = Weights.of(b"release", 3), Weights.of(b"of a split", 3)
     monkeypatch.setattr(engine, "_take", lambda release: None)
     engine.load(mine)
     monkeypatch.setattr(engine, "_take", fail)
     with pytest.raises(EngineError, match="not now"):
         engine.load(others)
-    [held] = engine._scratch.iterdir()
+    [held] = scratch.iterdir()
     assert (held / "model.safetensors").read_text() == mine.digest
     monkeypatch.setattr(engine, "_take", lambda release: None)
     engine.load(others)
-    [held] = engine._scratch.iterdir()
+    [held] = scratch.iterdir()
     assert (held / "model.safetensors").read_text() == others.digest
     engine.close()
 
 
-@pytest.mark.parametrize("kind", ["vllm", "vllm-server"])
 def test_a_folder_that_a_cleaner_removed_is_made_again(
-    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def write(blocks: Blocks, folder: Path) -> None:
-        folder.mkdir()
-        (folder / "model.safetensors").write_bytes(blocks.root.encode())
-
-    settings = EngineSettings(name=kind, url="http://127.0.0.1:9")
-    recipe = Recipe(settings, Sampling(), tokenization.load(folder), 10, write)
-    engine = VllmEngine(recipe) if kind == "vllm" else ServerEngine(recipe, "model")
+    engine = over_vllm(folder, "vllm-server", digest_in, tmp_path)
     taken: list[bool] = []
 
     def take(release: LoadedRelease) -> None:
@@ -516,7 +515,7 @@ def test_a_folder_that_a_cleaner_removed_is_made_again(
             raise EngineError("not now")
 
     monkeypatch.setattr(engine, "_take", take)
-    monkeypatch.setattr(engine, "_process", lambda: "another one", raising=False)
+    monkeypatch.setattr(engine, "_process", lambda: "another one")
     mode = engine._scratch.stat().st_mode
     shutil.rmtree(engine._scratch)
     engine.load(Weights.of(b"release", 3))

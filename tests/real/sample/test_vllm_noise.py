@@ -21,7 +21,7 @@ from torch import Tensor
 from swarm.core.intake.admission import malformation
 from swarm.draws import noise
 from swarm.draws.heads import contradiction, unpack
-from swarm.sample import vllm_noise, vllm_process
+from swarm.sample import vllm_noise
 from swarm.sample.server import named_noise, told_by
 from swarm.sample.vllm import completions
 from swarm.sample.vllm_noise import HIDDEN, Draw, Rows, Slots, Told, argument, draw_of, proven
@@ -242,23 +242,20 @@ def test_a_vllm_that_draws_as_asked_is_believed_and_no_other() -> None:
 def test_what_vllm_tells_becomes_groups_with_heads_that_name_their_noise() -> None:
     told = group([asked(g) for g in range(4)])
     letters: Any = SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens)))
-    answer = vllm_process.sampled([told, told], 3)
-    first, second = completions(answer, letters, Noise.GUMBEL)
+    first, second = completions([told, told], letters, Noise.GUMBEL, 3)
     assert first.noise == second.noise == Noise.GUMBEL and first.lengths == (4, 4, 4, 4)
     assert second.tokens.tolist() == [each.token for row in told for each in row]
     assert first.heads is not None and second.heads is not None
     head = unpack(second.heads, 16)
     assert head.tokens.tolist() == [[t for t, _ in each.head(3)] for row in told for each in row]
     assert first.heads.tokens == second.heads.tokens
-    [bare] = completions(vllm_process.sampled([told]), letters)
+    [bare] = completions([told], letters)
     assert bare.heads is None and bare.noise == Noise.UNKNOWN
 
 
 def test_a_run_that_takes_only_groups_that_can_be_replayed_takes_vllms() -> None:
     letters: Any = SimpleNamespace(decode=lambda tokens: "")
-    [made] = completions(
-        vllm_process.sampled([group([asked(g, 9) for g in range(4)])], 3), letters, Noise.GUMBEL
-    )
+    [made] = completions([group([asked(g, 9) for g in range(4)])], letters, Noise.GUMBEL, 3)
     sent = nouns.group(
         seed=9,
         lengths=made.lengths,

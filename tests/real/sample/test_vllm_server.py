@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +29,10 @@ from swarm.draws.heads import unpack
 from swarm.learn import replay
 from swarm.learn.files import weights
 from swarm.learn.models import model, tiny, tokenization
-from swarm.sample import vllm_process
 from swarm.sample.base import EngineError, NoRoom
 from swarm.sample.hf import HfEngine
-from swarm.sample.server import ServerEngine, ServerRefused, fixed, named_noise, own_noise
+from swarm.sample.server import ServerEngine, ServerRefused, fixed, named_noise, own_noise, vllm_seed
+from swarm.sample.vllm import PROCESSOR
 from swarm.storage.weights import Weights
 from swarm.types import Noise
 
@@ -205,6 +206,12 @@ def test_no_request_leaves_sampling_to_the_models_generation_config(
     engine.close()
 
 
+def test_seeds_of_neighbouring_groups_are_far_apart_and_fit_vllm() -> None:
+    seeds = sorted(vllm_seed(seed) for seed in [*range(1000), (1 << 64) - 1, 1 << 63])
+    assert all(after - before > 1 << 20 for before, after in pairwise(seeds))
+    assert seeds[0] >= 0 and seeds[-1] + 4096 < 1 << 63
+
+
 @pytest.mark.vllm
 def test_vllm_takes_nothing_else_from_a_generation_config() -> None:
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -317,7 +324,7 @@ def test_an_adapter_has_a_name_of_its_own_also_beside_one_of_its_version(
 # --- a real one ---------------------------------------------------------------------------------------------
 
 
-NAMED = ("--logits-processors", vllm_process.PROCESSOR, "--logprobs-mode", "processed_logits")
+NAMED = ("--logits-processors", PROCESSOR, "--logprobs-mode", "processed_logits")
 """A server draws with our noise, as the engine's message says; else with its own, as people start it."""
 
 OWN = ("--logprobs-mode", "processed_logprobs")

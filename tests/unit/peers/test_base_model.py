@@ -138,7 +138,7 @@ def test_adapters_on_a_hub_model_take_their_base_from_the_hubs_cache_at_the_comm
     made = new_run.create(tmp_path / "run", run, path)
     assert "model.safetensors" not in made.spec.files, "it does not travel: everybody can fetch it"
     assert base_model.base(made.model, run) == path
-    engine = factory.engine(made.model, Config(run=run))
+    engine = factory.hf(made.model, Config(run=run))
     engine.load(Weights.of((made.path / "genesis").read_bytes(), 0))
     assert engine.sample(["12"], 2, [1])[0].lengths
     assert factory.size(made.model, run) == factory.learner(made.model, Config(run=run))[0].size
@@ -183,7 +183,7 @@ def test_the_base_that_came_with_a_run_is_its_base(folder: Path, tmp_path: Path)
     run = of(str(folder), training="qlora")
     made = new_run.create(tmp_path / "run", run, folder)
     assert base_model.base(made.model, run) == made.model
-    engine = factory.engine(made.model, Config(run=run))
+    engine = factory.hf(made.model, Config(run=run))
     assert isinstance(engine, HfEngine) and engine._model.is_quantized, (
         "the policy of a qlora run is quantized for everybody"
     )
@@ -198,7 +198,7 @@ def test_quantized_sampling_is_for_runs_that_allow_it(folder: Path, kind: Any) -
     with pytest.raises(
         WrongUsage, match=rf"does not allow sampling with {kind} weights .*set peer.engine.quantize to none"
     ):
-        factory.engine(folder, Config(peer=peer))
-    engine = factory.engine(folder, Config(peer=peer, run=Run(sampling=Sampling(quantized=True))))
+        factory.hf(folder, Config(peer=peer))
+    engine = factory.hf(folder, Config(peer=peer, run=Run(sampling=Sampling(quantized=True))))
     engine.load(Weights.of(weights.release_bytes(load_policy(folder)), 3))
     assert engine.sample(["12"], 2, [1])[0].lengths and engine.statistics()["version"] == 3

@@ -119,7 +119,7 @@ def rendered(folder: RunFolder, config: Config) -> TaskSource:
 def test_a_preset_takes_two_steps(small: tuple[Config, RunFolder]) -> None:
     config, folder = small
     learner, _ = factory.learner(folder.model, config)
-    engine = factory.engine(folder.model, config)
+    engine = factory.hf(folder.model, config)
     source = rendered(folder, config)
     released = [learner.weights()]
     for step in range(2):

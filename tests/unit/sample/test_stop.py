@@ -1,14 +1,13 @@
-"""Every engine whose calls take time: a call that is stopped ends, and the next one is whole.
+"""Engines whose calls take time: a call that is stopped ends, and the next one is whole.
 
-vLLM's process has its own code here, over an LLM that gives a token a step; its server is one that answers
-when it has the time. Against the real ones: test_vllm.py, test_vllm_server.py.
+vLLM's server is one here that answers when it has the time. Against the real one: test_vllm_server.py.
+Engines in processes of their own: test_engine_process.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,14 +20,9 @@ from vllm_policies import PROMPTS, Versions, recipe
 
 from swarm.learn.files import weights
 from swarm.learn.models import model, tiny, tokenization
-from swarm.sample import vllm
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.server import ServerEngine
-from swarm.sample.vllm import VllmEngine
-
-ENDLESS = 1 << 20
-"""Tokens of completions that nobody waits for."""
 
 MANY = 64
 """Completions of a call that is stopped: the others have two."""
@@ -51,58 +45,6 @@ def in_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[E
 
     monkeypatch.setattr(engine, "_forward", endless)
     yield engine
-
-
-SLOW_VLLM = f"""
-import sys, types
-from types import SimpleNamespace
-from swarm.sample import vllm_process
-sys.modules["vllm"] = types.SimpleNamespace(SamplingParams=SimpleNamespace)
-
-
-class Steps:
-    waiting = {{}}
-    told = SimpleNamespace(token_ids=[5], logprobs=[{{5: SimpleNamespace(logprob=-1.0)}}])
-
-    def has_unfinished_requests(self):
-        return bool(self.waiting)
-
-    def abort_request(self, ids, internal):
-        assert internal
-        for id in ids:
-            del self.waiting[id]
-
-    def step(self):
-        step, self.waiting = self.waiting, {{id: left - 1 for id, left in self.waiting.items() if left}}
-        out = [self.told]
-        return [SimpleNamespace(request_id=id, finished=not left, outputs=out) for id, left in step.items()]
-
-
-class Served(vllm_process.Served):
-    def __init__(self, setup):
-        self.setup, self.version, self.device, self.length = setup, "none", "cpu", 256
-        self._vocabulary, self._adapter, self.stopped = 50, None, False
-        self.llm = SimpleNamespace(llm_engine=Steps(), enqueue=self.enqueue)
-
-    def enqueue(self, asked, parameters, use_tqdm, lora_request):
-        steps = self.llm.llm_engine
-        assert not steps.waiting, "nothing is left of the call before"
-        steps.waiting = {{str(k): {ENDLESS} if len(asked) > {MANY} else 3 for k in range(len(asked))}}
-        return [*steps.waiting]
-
-
-vllm_process.Served = Served
-vllm_process.main(sys.argv[1])
-"""
-
-
-@contextlib.contextmanager
-def in_vllms_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setattr(vllm, "COMMAND", (sys.executable, "-c", SLOW_VLLM))
-    engine = VllmEngine(recipe(folder, heads=0))
-    yield engine
-    assert engine.statistics()["starts"] == 1, "the process goes on"
-    engine.close()
 
 
 class SlowServer(BaseHTTPRequestHandler):
@@ -160,7 +102,7 @@ def told(groups: list[Completions]) -> list[Any]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("make", [in_this_process, in_vllms_process, at_a_server])
+@pytest.mark.parametrize("make", [in_this_process, at_a_server])
 def test_a_call_that_is_stopped_ends_and_the_next_one_is_whole(
     folder: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any]
 ) -> None:

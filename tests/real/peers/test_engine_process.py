@@ -1,5 +1,5 @@
-"""The engine in a process of its own: it answers what the engine answers here, and its process may die at any
-time."""
+"""Engines in processes of their own, over transformers and over vLLM (fake_vllm.py): they answer what an
+engine answers here, and their processes may die at any time."""
 
 from __future__ import annotations
 
@@ -7,28 +7,34 @@ import errno
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import fake_vllm
 import msgspec
 import numpy as np
 import pytest
-import undecided_policy
 from nouns import seeds
 
-from peers.build.model import factory, process_engine
-from peers.build.model.process_engine import ProcessEngine
+from peers.build.model import engine_process, factory
+from peers.build.model.engine_process import NAMES, EngineProcess
+from peers.build.model.engine_worker import CallFailed, EngineWorker, GreedyCall
 from peers.errors import UserError
 from swarm.learn.files.weights import to_bytes
-from swarm.learn.models import model
+from swarm.learn.models import model, tiny
 from swarm.processes import process
+from swarm.processes.process import Ended
 from swarm.protocol import Role
-from swarm.sample.base import Completions, EngineError
-from swarm.settings.config import Config, EngineSettings, Peer
+from swarm.sample.base import Completions, EngineError, NoRoom, StaleWeights
+from swarm.settings.config import Config, EngineSettings, Peer, Run, Sampling
 from swarm.storage.blocks import Blocks, Damaged
 from swarm.storage.image import Draft, Image, ReadOnly
 from swarm.storage.weights import Weights
@@ -36,11 +42,17 @@ from swarm.tasks.base import RewardError
 from swarm.types import Message, Task
 
 PROMPTS = ["52318=", "1=", "777+12345="]
+CONFIG = Config(run=Run(sampling=Sampling(heads=4)))
+MANY = 2048
+"""Completions of a prompt in a call that is stopped."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return undecided_policy.make(tmp_path_factory.mktemp("policy") / "embedded")
+    """A model without a chat template."""
+    folder = tiny.make(tmp_path_factory.mktemp("tiny") / "llama", "llama")
+    (folder / "chat_template.jinja").unlink()
+    return folder
 
 
 def release(folder: Path, version: int) -> Weights:
@@ -55,14 +67,19 @@ def weights(folder: Path) -> Weights:
     return release(folder, 3)
 
 
-@pytest.fixture(scope="module")
-def engine(folder: Path, weights: Weights) -> Iterator[ProcessEngine]:
-    """One for all tests: it takes seconds to start."""
-    engine = ProcessEngine(EngineSettings(timeout=30))
-    engine.set_up(folder, Config())
-    engine.load(weights)
-    yield engine
-    engine.close()
+@pytest.fixture(scope="module", params=["hf", "fake vllm", pytest.param("real vllm", marks=pytest.mark.vllm)])
+def engine(folder: Path, weights: Weights, request: pytest.FixtureRequest) -> Iterator[EngineProcess]:
+    """One of each kind for all tests: it takes seconds to start."""
+    settings = EngineSettings(timeout=60, length=256)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        closing(EngineProcess(settings, request.param.split()[-1])) as engine,
+    ):
+        if request.param == "fake vllm":
+            patch.setattr(engine_process, "COMMAND", fake_vllm.program())
+        engine.set_up(folder, msgspec.structs.replace(CONFIG, peer=Peer(engine=settings)))
+        engine.load(weights)
+        yield engine
 
 
 def in_a_file(weights: Weights, path: Path) -> Weights:
@@ -77,36 +94,37 @@ def too_many_open_files(*_: object, **__: object) -> None:
 
 
 def told(groups: list[Completions]) -> list[tuple[object, ...]]:
-    return [
-        (group.lengths, group.tokens.tolist(), group.logprobs.tolist(), group.texts, group.noise)
-        for group in groups
-    ]
+    return [(group.lengths, group.tokens.tolist(), group.texts, group.noise) for group in groups]
 
 
 def test_it_answers_what_the_engine_answers_in_this_process(
-    engine: ProcessEngine, folder: Path, weights: Weights
+    engine: EngineProcess, folder: Path, weights: Weights
 ) -> None:
-    here = factory.hf(folder, Config())
+    here = factory.hf(folder, CONFIG)
     here.load(weights)
     before = engine.statistics()["tokens"]
     asked = PROMPTS, 8, seeds(5, PROMPTS)
-    made = engine.sample(*asked)
-    assert told(made) == told(here.sample(*asked))
-    assert made[0].tokens.dtype == np.int32 and made[0].logprobs.dtype == np.float32
+    made, expected = engine.sample(*asked), here.sample(*asked)
+    assert told(made) == told(expected)
+    for mine, its in zip(made, expected, strict=True):
+        assert mine.tokens.dtype == np.int32 and mine.logprobs.dtype == np.float32
+        np.testing.assert_allclose(mine.logprobs, its.logprobs, atol=1e-4)
+        assert mine.heads is not None and its.heads is not None and mine.heads.tokens == its.heads.tokens
     assert engine.greedy(PROMPTS) == here.greedy(PROMPTS)
     assert engine.statistics()["tokens"] - before == here.statistics()["tokens"]
     assert engine.statistics()["version"] == 3
+    assert told(engine.sample(PROMPTS[1:2], 8, [6])) == told(made[1:2]), "a group can be replayed alone"
 
 
-def test_tasks_are_rendered_there(engine: ProcessEngine) -> None:
+def test_tasks_are_rendered_there(engine: EngineProcess) -> None:
     task = Task(environment="digit-sums", index=1, prompt="12=", answer="3")
     assert engine.render_all([task, task]) == ["12=", "12="]
-    with pytest.raises(ValueError, match="is a conversation"):  # the embedded model has no chat template
+    with pytest.raises(ValueError, match="is a conversation"):
         engine.render_all([task, msgspec.structs.replace(task, messages=(Message("user", "1"),))])
 
 
 def test_a_release_that_cannot_be_loaded_leaves_the_one_before(
-    engine: ProcessEngine, folder: Path, weights: Weights, tmp_path: Path
+    engine: EngineProcess, folder: Path, weights: Weights, tmp_path: Path
 ) -> None:
     before = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS)))
     with pytest.raises(ValueError, match="cannot be read"):
@@ -124,7 +142,7 @@ def test_a_release_that_cannot_be_loaded_leaves_the_one_before(
     assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before
 
 
-def test_a_killed_process_costs_a_call_and_comes_back_with_its_policy(engine: ProcessEngine) -> None:
+def test_a_killed_process_costs_a_call_and_comes_back_with_its_policy(engine: EngineProcess) -> None:
     before, starts = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))), engine.statistics()["starts"]
     os.kill(engine.pid, signal.SIGKILL)
     with pytest.raises(EngineError, match=r"signal SIGKILL \(.* memory runs out: see dmesg\)"):
@@ -147,12 +165,12 @@ def test_a_process_that_is_killed_while_the_engine_loads_is_started_again_and_no
 
     send = process.Child.send
     monkeypatch.setattr(process.Child, "send", killed_first)
-    with closing(ProcessEngine(EngineSettings(timeout=30))) as engine:
+    with closing(EngineProcess(EngineSettings(timeout=30))) as engine:
         if times == process.STARTS:
             with pytest.raises(UserError, match=r"signal SIGKILL .*peer\.engine\.name chooses another"):
-                engine.set_up(folder, Config())
+                engine.set_up(folder, CONFIG)
         else:
-            engine.set_up(folder, Config())
+            engine.set_up(folder, CONFIG)
             engine.load(weights)
             assert len(engine.greedy(PROMPTS)) == len(PROMPTS)
         assert engine.statistics()["starts"] == min(times + 1, process.STARTS)
@@ -168,14 +186,14 @@ def test_a_call_that_is_stopped_ends_at_its_next_token_and_the_next_one_is_whole
         if len(steps) == 2:
             engine.stop()
 
-    engine = factory.hf(folder, Config(), alive)
+    engine = factory.hf(folder, CONFIG, alive)
     engine.load(weights)
     with pytest.raises(EngineError, match="of no use"):
         engine.sample(PROMPTS, 8, seeds(1, PROMPTS))
     assert len(steps) == 2 and len(engine.sample(PROMPTS, 8, seeds(1, PROMPTS))) == len(PROMPTS)
 
 
-def test_a_call_is_stopped_in_its_process_which_goes_on(engine: ProcessEngine) -> None:
+def test_a_call_is_stopped_in_its_process_which_goes_on(engine: EngineProcess) -> None:
     pid, over = engine.pid, threading.Event()
 
     def stops() -> None:
@@ -187,10 +205,94 @@ def test_a_call_is_stopped_in_its_process_which_goes_on(engine: ProcessEngine) -
     thread.start()
     try:
         with pytest.raises(EngineError, match="of no use"):
-            engine.sample(PROMPTS, 4096, seeds(1, PROMPTS))
+            engine.sample(PROMPTS, MANY, seeds(1, PROMPTS))
     finally:
         over.set()
         thread.join()
+    assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before and engine.pid == pid
+
+
+WARNS = "(MainProcess pid=7) WARNING 11-28 07:22:11 [base.py:380] ValueError: Tokenizer not available"
+
+
+KILLED = "signal SIGKILL (the kernel does that when the machine's memory runs out: see dmesg)"
+
+
+@pytest.mark.parametrize(
+    ("code", "tail", "said"),
+    [
+        (1, f"MemoryError: no room\n{WARNS}", "exit code 1: MemoryError: no room"),
+        (3, WARNS, "exit code 3"),
+        (1, "temporarily unavailable", "exit code 1, after printing: temporarily unavailable"),
+        (-9, "OSError: before", KILLED),
+    ],
+)
+def test_a_death_is_explained_by_the_last_error_and_by_no_warning(code: int, tail: str, said: str) -> None:
+    assert engine_process._why(Ended(code, tail)) == f"ended its process with {said}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_process_that_does_not_start_says_how_it_ended(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_process, "COMMAND", ("sleep", "600", "#"))
+    monkeypatch.setattr(engine_process, "START", 1.0)
+    with closing(EngineProcess(EngineSettings(), name)) as engine:
+        signs = engine.statistics()["signs"]
+        assert engine.statistics()["signs"] > signs, "one that starts is not missed"
+        with pytest.raises(UserError, match=rf"engine {name} did not answer within 1 s .*peer\.engine\.name"):
+            engine.set_up(folder, CONFIG)
+
+
+def test_a_load_that_ends_the_process_leaves_no_files_and_a_machine_without_vllm_says_what_to_install(
+    folder: Path, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks = fake_vllm.program("sys.modules['vllm'] = None")  # what Python puts there for a missing one
+    monkeypatch.setattr(engine_process, "COMMAND", lacks)
+    with closing(EngineProcess(EngineSettings(), "vllm")) as engine:
+        engine.set_up(folder, CONFIG)
+        with pytest.raises(EngineError, match=r"vLLM cannot be imported .*pip install 'gepo-swarm\[vllm\]'"):
+            engine.load(weights)
+        assert engine.statistics()["version"] == -1 and not [*engine.scratch.iterdir()]
+        assert engine._child is None, "it has no policy"
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (ValueError("not of this model"), CallFailed("value", "not of this model")),
+        (NoRoom("too long"), CallFailed("room", "too long")),
+        (StaleWeights("kept"), CallFailed("stale", "kept")),
+        (RuntimeError("shapes"), CallFailed("broken", "RuntimeError: shapes")),
+        (MemoryError(), CallFailed("broken", "MemoryError: no reason given")),
+    ],
+)
+def test_an_error_that_is_no_answer_of_an_engine_breaks_it(error: Exception, failed: CallFailed) -> None:
+    def greedy(prompts: object) -> Any:
+        raise error
+
+    worker = EngineWorker(Path(), lambda: None)
+    worker._engine = SimpleNamespace(greedy=greedy)  # type: ignore[assignment]
+    assert worker.answer(GreedyCall(["1"])) == failed
+
+
+def test_the_process_ends_with_its_peer_and_takes_the_weights_along(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "model.safetensors").write_bytes(b"weights")
+    command = [sys.executable, "-m", "peers.build.model.engine_worker", str(scratch)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(timeout=60) == -9 and not scratch.exists()
+
+
+def test_ctrl_c_is_left_to_the_peer_and_a_prompt_without_room_costs_a_call(engine: EngineProcess) -> None:
+    before, pid = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))), engine.pid
+    os.killpg(pid, signal.SIGINT)
+    with pytest.raises(NoRoom, match="do not fit into"):
+        engine.sample(["1" * 5000], 2, [1])
+    assert engine.greedy(["1" * 5000, "1="]) == ["", *engine.greedy(["1="])]
     assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before and engine.pid == pid
 
 
@@ -198,7 +300,7 @@ CONVERSATION = Task(environment="x", index=1, prompt="", answer="", messages=(Me
 
 
 @contextmanager
-def sampling(engine: ProcessEngine, group_size: int) -> Iterator[Future[list[Completions]]]:
+def sampling(engine: EngineProcess, group_size: int) -> Iterator[Future[list[Completions]]]:
     """A call of another thread, which samples when the body begins."""
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(engine.sample, PROMPTS, group_size, seeds(1, PROMPTS))
@@ -207,9 +309,9 @@ def sampling(engine: ProcessEngine, group_size: int) -> Iterator[Future[list[Com
         yield call
 
 
-def test_tasks_that_another_thread_asks_for_are_rendered_beside_the_call(engine: ProcessEngine) -> None:
+def test_tasks_that_another_thread_asks_for_are_rendered_beside_the_call(engine: EngineProcess) -> None:
     before, signs = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))), engine.statistics()["signs"]
-    with sampling(engine, 4096) as call:
+    with sampling(engine, MANY) as call:
         for _ in range(3):
             with pytest.raises(ValueError, match="is a conversation"):
                 engine.render_all([CONVERSATION])
@@ -222,7 +324,7 @@ def test_tasks_that_another_thread_asks_for_are_rendered_beside_the_call(engine:
     assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before
 
 
-def test_whoever_asks_for_tasks_beside_a_call_hears_that_the_process_died(engine: ProcessEngine) -> None:
+def test_whoever_asks_for_tasks_beside_a_call_hears_that_the_process_died(engine: EngineProcess) -> None:
     before = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS)))
     with sampling(engine, 512) as call, ThreadPoolExecutor(1) as pool:
         os.kill(engine.pid, signal.SIGSTOP)
@@ -238,33 +340,28 @@ def test_whoever_asks_for_tasks_beside_a_call_hears_that_the_process_died(engine
 
 
 def test_a_call_waits_for_the_tasks_that_are_rendered_beside_it(
-    engine: ProcessEngine, folder: Path, weights: Weights, tmp_path: Path
+    folder: Path, weights: Weights, tmp_path: Path
 ) -> None:
     slow = shutil.copytree(folder, tmp_path / "slow")
     (slow / "chat_template.jinja").write_text(
         "{% for i in range(90000) %}{% set x = i * i %}{% endfor %}{{ messages[0].content }}"
     )
-    before = told(engine.sample(PROMPTS, 1, seeds(1, PROMPTS)))
-    engine.set_up(slow, Config())
-    engine.load(weights)
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            with sampling(engine, 1) as call:
-                asked = pool.submit(engine.render_all, 4 * [CONVERSATION])
-            assert asked.result() == 4 * ["1"] and told(call.result()) == before
-        assert told(engine.sample(PROMPTS, 1, seeds(1, PROMPTS))) == before
-    finally:
-        engine.set_up(folder, Config())
+    with closing(EngineProcess(EngineSettings())) as engine, ThreadPoolExecutor(1) as pool:
+        engine.set_up(slow, CONFIG)
         engine.load(weights)
+        before = told(engine.sample(PROMPTS, 1, seeds(1, PROMPTS)))
+        with sampling(engine, 1) as call:
+            asked = pool.submit(engine.render_all, 4 * [CONVERSATION])
+        assert asked.result() == 4 * ["1"] and told(call.result()) == before
 
 
 @pytest.mark.nightly
 def test_a_release_whose_file_is_gone_when_the_process_starts_again_is_no_bug(
     folder: Path, weights: Weights, tmp_path: Path
 ) -> None:
-    engine = ProcessEngine(EngineSettings())
+    engine = EngineProcess(EngineSettings())
     try:
-        engine.set_up(folder, Config())
+        engine.set_up(folder, CONFIG)
         engine.load(in_a_file(weights, tmp_path / "image"))
         for path in (*engine.scratch.iterdir(), tmp_path / "image"):
             path.unlink()
@@ -282,11 +379,11 @@ def test_a_release_whose_file_is_gone_when_the_process_starts_again_is_no_bug(
 def test_a_folder_that_a_cleaner_removed_is_made_again(
     weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_engine, "COMMAND", ("sleep", "600", "#"))
-    engine = ProcessEngine(EngineSettings())
+    monkeypatch.setattr(engine_process, "COMMAND", ("sleep", "600", "#"))
+    engine = EngineProcess(EngineSettings())
     try:
         monkeypatch.setattr(engine, "_answered", lambda *_: None)
-        monkeypatch.setattr(engine, "_setup", Config())
+        monkeypatch.setattr(engine, "_setup", CONFIG)
         shutil.rmtree(engine.scratch)
         engine.load(in_a_file(weights, tmp_path / "image"))
         [held] = engine.scratch.iterdir()
@@ -297,7 +394,7 @@ def test_a_folder_that_a_cleaner_removed_is_made_again(
         assert held.read_bytes() == weights.data and engine.scratch.stat().st_mode & 0o777 == 0o700
         engine._end()
         with monkeypatch.context() as patch:
-            patch.setattr(process_engine, "Child", too_many_open_files)
+            patch.setattr(engine_process, "Child", too_many_open_files)
             with pytest.raises(EngineError, match="cannot start again: Too many open files"):
                 engine._ready()
         engine._ready()
@@ -308,9 +405,9 @@ def test_a_folder_that_a_cleaner_removed_is_made_again(
 
 @pytest.mark.nightly
 def test_a_process_that_stands_still_is_ended(folder: Path, weights: Weights) -> None:
-    engine = ProcessEngine(EngineSettings(timeout=2))
+    engine = EngineProcess(EngineSettings(timeout=2))
     try:
-        engine.set_up(folder, Config())
+        engine.set_up(folder, CONFIG)
         engine.load(weights)
         os.kill(engine.pid, signal.SIGSTOP)
         with pytest.raises(EngineError, match=r"peer\.engine\.timeout"):
@@ -322,13 +419,15 @@ def test_a_process_that_stands_still_is_ended(folder: Path, weights: Weights) ->
 
 @pytest.mark.nightly
 def test_what_a_person_can_mend_is_said_before_there_is_a_policy(folder: Path, tmp_path: Path) -> None:
-    engine = ProcessEngine(EngineSettings())
+    engine = EngineProcess(EngineSettings())
     try:
         with pytest.raises(UserError, match=r"no config\.json"):
-            engine.set_up(tmp_path, Config())
+            engine.set_up(tmp_path, CONFIG)
         with pytest.raises(UserError, match="does not allow sampling with nf4"):
-            engine.set_up(folder, Config(peer=Peer(engine=EngineSettings(quantize="nf4"))))
-        assert engine.fit(folder, Config(), Role.SAMPLER, [Role.SAMPLER]).role is Role.SAMPLER
+            engine.set_up(
+                folder, msgspec.structs.replace(CONFIG, peer=Peer(engine=EngineSettings(quantize="nf4")))
+            )
+        assert engine.fit(folder, CONFIG, Role.SAMPLER, [Role.SAMPLER]).role is Role.SAMPLER
     finally:
         engine.close()
 
