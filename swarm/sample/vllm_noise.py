@@ -45,7 +45,7 @@ PROOF, PROVING = 1 << 63 | 7919, 4
 asked."""
 
 
-class Draw(NamedTuple):
+class NoiseDraw(NamedTuple):
     """What a request asks for."""
 
     seed: int
@@ -61,13 +61,13 @@ def argument(seed: int, size: int, temperature: float) -> dict[str, list[float]]
     return {ARGUMENT: [seed % (1 << 64), size, temperature]}
 
 
-def draw_of(arguments: Mapping[str, Any] | None, number: int | None) -> Draw | None:
+def draw_of(arguments: Mapping[str, Any] | None, number: int | None) -> NoiseDraw | None:
     """What the arguments of a request with this seed ask for; None: nothing. Raises ValueError."""
     if not arguments or ARGUMENT not in arguments:
         return None
     try:
         seed, size, temperature = arguments[ARGUMENT]
-        draw = Draw(int(seed), int(size), float(temperature), -1 if number is None else number)
+        draw = NoiseDraw(int(seed), int(size), float(temperature), -1 if number is None else number)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{ARGUMENT} is the seed of a group, its size, and a temperature") from error
     if not (0 <= draw.seed < 1 << 64 and 0 <= draw.completion < draw.size and draw.temperature > 0):
@@ -101,11 +101,11 @@ class Update(Protocol):
     """(row, to which one, one way or a swap)"""
 
 
-class Rows:
+class NoiseRows:
     """Which rows of the batch draw what, and how far they are."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, tuple[Draw, list[int]]] = {}
+        self._rows: dict[int, tuple[NoiseDraw, list[int]]] = {}
         self._ahead: dict[tuple[int, int], GroupNoise] = {}
         """On a CPU, by seed and size: several positions of a group are made at once."""
 
@@ -168,15 +168,15 @@ class Rows:
 # --- its second runner: requests have slots, and positions are on the device --------------------------------
 
 
-class Slots:
+class NoiseSlots:
     """What requests draw, by slot; all that a step needs is on the device."""
 
     def __init__(self, count: int, vocabulary: int, device: torch.device) -> None:
         self._device, self._blocks = device, noise.blocks_of(vocabulary)
-        self._draws: dict[int, tuple[Draw, int]] = {}
+        self._draws: dict[int, tuple[NoiseDraw, int]] = {}
         self._count, self._changed = count, True
 
-    def add(self, slot: int, draw: Draw | None, prompt: int) -> None:
+    def add(self, slot: int, draw: NoiseDraw | None, prompt: int) -> None:
         """`prompt`: its tokens. None where the request in this slot draws nothing."""
         self._changed = True
         self._draws.pop(slot, None)

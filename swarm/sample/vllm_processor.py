@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
-from swarm.sample.vllm_noise import Rows, Slots, draw_of
+from swarm.sample.vllm_noise import NoiseRows, NoiseSlots, draw_of
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotProcessor
@@ -28,10 +28,10 @@ class GumbelProcessor(LogitsProcessor, SlotProcessor):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, where: Any, is_pin_memory: bool | None = None) -> None:
         """`where`: the first runner's device, or what the second one tells of its requests."""
-        self._rows = Rows()
+        self._rows = NoiseRows()
         if is_pin_memory is None:
             self._prompts = where.prompt_len.np
-            self._slots = Slots(where.max_num_reqs, where.vocab_size, where.device)
+            self._slots = NoiseSlots(where.max_num_reqs, where.vocab_size, where.device)
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from swarm.learn.models.model import load_policy
-from swarm.sample.vllm_noise import Rows
+from swarm.sample.vllm_noise import NoiseRows
 
 AT_ONCE = 32
 """Completions of a step."""
@@ -92,7 +92,7 @@ class LLM:
     def step(self) -> list[Any]:
         live = [*self._waiting.items()][:AT_ONCE]
         logits = torch.stack([self._logits(each)[-1] for _, each in live])
-        rows = Rows()
+        rows = NoiseRows()
         added = [(k, each.one, None, each.tokens) for k, (_, each) in enumerate(live)]
         rows.update(SimpleNamespace(removed=(), added=added, moved=()))
         ended = []

@@ -24,7 +24,7 @@ from swarm.draws.heads import contradiction, unpack
 from swarm.sample import vllm_noise
 from swarm.sample.server import named_noise, told_by
 from swarm.sample.vllm import completions
-from swarm.sample.vllm_noise import HIDDEN, Draw, Rows, Slots, Told, argument, draw_of, proven
+from swarm.sample.vllm_noise import HIDDEN, NoiseDraw, NoiseRows, NoiseSlots, Told, argument, draw_of, proven
 from swarm.settings.config import Sampling
 from swarm.types import Noise
 
@@ -68,7 +68,7 @@ def plain() -> Any:
     return SimpleNamespace(extra_args=None, seed=None)
 
 
-def step(rows: Rows, batch: Sequence[Request]) -> Tensor:
+def step(rows: NoiseRows, batch: Sequence[Request]) -> Tensor:
     """One token more of each request."""
     made = rows.apply(torch.stack([one.logits() for one in batch]))
     for one, its in zip(batch, made, strict=True):
@@ -90,7 +90,7 @@ def added(*requests: Request, first: int = 0) -> list[tuple[int, Any, Any, list[
 
 
 def test_a_completion_is_the_argmax_of_log_probability_and_its_own_noise() -> None:
-    rows, batch = Rows(), [Request(asked(g)) for g in range(4)]
+    rows, batch = NoiseRows(), [Request(asked(g)) for g in range(4)]
     rows.update(Step(added=added(*batch)))
     for _ in range(6):
         step(rows, batch)
@@ -99,7 +99,7 @@ def test_a_completion_is_the_argmax_of_log_probability_and_its_own_noise() -> No
 
 
 def test_it_is_the_same_in_every_batch_whatever_comes_goes_and_moves() -> None:
-    rows, mine, other = Rows(), Request(asked(2)), Request(asked(0, seed=5))
+    rows, mine, other = NoiseRows(), Request(asked(2)), Request(asked(0, seed=5))
     greedy, late = Request(plain(), policy=1), Request(asked(3, size=8), policy=2)
     rows.update(Step(added=added(other, greedy, mine)))
     step(rows, [other, greedy, mine])
@@ -118,7 +118,7 @@ def late_scores(late: Request) -> Tensor:
 
 
 def test_who_takes_up_again_a_completion_that_was_put_aside_goes_on_with_it() -> None:
-    rows, one = Rows(), Request(asked(1))
+    rows, one = NoiseRows(), Request(asked(1))
     rows.update(Step(added=added(one)))
     for _ in range(3):
         step(rows, [one])
@@ -131,7 +131,7 @@ def test_who_takes_up_again_a_completion_that_was_put_aside_goes_on_with_it() ->
 
 def test_rows_that_draw_nothing_are_left_as_they_are() -> None:
     logits = torch.randn(3, V)
-    rows = Rows()
+    rows = NoiseRows()
     assert torch.equal(rows.apply(logits.clone()), logits)
     rows.update(Step(added=added(Request(plain()), Request(asked(0)), Request(plain()))))
     made = rows.apply(logits.clone())
@@ -159,7 +159,7 @@ def test_scores_tell_the_log_probabilities_that_were_sampled() -> None:
 def test_slots_of_the_second_runner_draw_what_rows_draw() -> None:
     """Prompts of 7 and 3 tokens; the third row is the second request's next one, as where a draft is
     checked."""
-    slots, logits = Slots(9, V, CPU), torch.randn(3, V)
+    slots, logits = NoiseSlots(9, V, CPU), torch.randn(3, V)
     slots.add(5, draw_of(argument(SEED, 4, HEAT), 2), 7)
     slots.add(1, draw_of(argument(11, 4, 1.0), 0), 3)
     slots.settle()
@@ -172,11 +172,11 @@ def test_slots_of_the_second_runner_draw_what_rows_draw() -> None:
 
 
 def test_slots_that_draw_nothing_are_left_as_they_are() -> None:
-    slots, logits = Slots(4, V, CPU), torch.randn(2, V)
+    slots, logits = NoiseSlots(4, V, CPU), torch.randn(2, V)
     slot_of, positions = torch.tensor([3, 0]), torch.tensor([5, 5])
     slots.settle()
     assert torch.equal(slots.apply(logits, [3, 0], slot_of, positions), logits)
-    slots.add(3, Draw(1, 2, 1.0, 0), 6)
+    slots.add(3, NoiseDraw(1, 2, 1.0, 0), 6)
     slots.settle()
     made = slots.apply(logits, [3, 0], slot_of, positions)
     assert torch.equal(made[1], logits[1]) and not torch.equal(made[0], logits[0])
@@ -218,7 +218,7 @@ def honest(made: Tensor, chosen: int) -> dict[int, float]:
 
 
 def group(parameters: Sequence[Any], shown: Shown = honest, length: int = 4) -> list[list[Told]]:
-    rows, batch = Rows(), [Request(one) for one in parameters]
+    rows, batch = NoiseRows(), [Request(one) for one in parameters]
     rows.update(Step(added=added(*batch)))
     told: list[list[Told]] = [[] for _ in batch]
     for _ in range(length):
@@ -292,7 +292,7 @@ def test_a_servers_request_says_seed_size_and_temperature_and_leaves_vllm_no_noi
     body = named_noise(-1, 8, 0.5, 5)
     assert body["vllm_xargs"] == {vllm_noise.ARGUMENT: [(1 << 64) - 1, 8, 0.5]}
     assert (body["n"], body["seed"], body["temperature"], body["logprobs"]) == (8, 0, 1.0, 5)
-    assert draw_of(body["vllm_xargs"], 7) == Draw((1 << 64) - 1, 8, 0.5, 7)
+    assert draw_of(body["vllm_xargs"], 7) == NoiseDraw((1 << 64) - 1, 8, 0.5, 7)
 
 
 def test_vllms_worker_imports_little_of_this_project() -> None:
