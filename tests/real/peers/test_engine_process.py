@@ -235,7 +235,8 @@ def test_a_death_is_explained_by_the_last_error_and_by_no_warning(code: int, tai
 def test_a_process_that_does_not_start_says_how_it_ended(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_process, "COMMAND", ("sleep", "600", "#"))
+    sleeps = (sys.executable, "-c", "import time; time.sleep(600)")
+    monkeypatch.setattr(engine_process, "COMMAND", sleeps)
     monkeypatch.setattr(engine_process, "START", 1.0)
     with closing(EngineProcess(EngineSettings(), name)) as engine:
         signs = engine.statistics()["signs"]
