@@ -8,9 +8,14 @@
 A test of another tier that takes long beside its short siblings bears `@pytest.mark.nightly` itself.
 """
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before torch is imported. Several processes share the cores: with a thread for each core, a swarm in virtual
+# time takes three times as long.
+
 import faulthandler
 import gc
-import os
 from collections.abc import Generator
 from pathlib import Path
 

@@ -351,7 +351,6 @@ def test_errors_of_memory_are_told_from_others(error: Exception, memorys: bool) 
 REAL = """
 import resource, sys, torch
 sys.path[:0] = [{tests!r}]
-torch.set_num_threads(1)
 from pathlib import Path
 from learner_batches import batch, gradient, learner, settings
 where = Path({folder!r})

@@ -79,7 +79,6 @@ tokens together, whose rows cannot be padded."""
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
     return tiny.make(tmp_path_factory.mktemp("tiny") / "qwen3", "qwen3")
 
 

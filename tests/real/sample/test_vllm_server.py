@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from nouns import seeds
 from undecided_policy import rows
 from vllm_policies import LORA, PROMPTS, SAME, TEMPERATURE, Versions, recipe
@@ -35,8 +34,6 @@ from swarm.sample.server import ServerEngine, ServerRefused, fixed, named_noise,
 from swarm.sample.vllm import PROCESSOR
 from swarm.storage.weights import Weights
 from swarm.types import Noise
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

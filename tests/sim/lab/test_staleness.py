@@ -73,7 +73,7 @@ def test_no_delay_is_exactly_on_policy() -> None:
 
 
 def test_a_late_policy_makes_older_groups_than_a_late_upload() -> None:
-    upload, policy = train(cell(versions=30)), train(cell(versions=30, way="policy"))
+    upload, policy = train(cell(versions=15)), train(cell(versions=15, way="policy"))
     assert float(policy["lag_versions"]) > float(upload["lag_versions"]) > 1
 
 

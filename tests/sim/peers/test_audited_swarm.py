@@ -184,7 +184,7 @@ def test_a_learner_that_cannot_replay_says_so_once_and_trains_on(replay: Callabl
 def test_all_groups_of_a_sampler_whose_claims_deviate_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     suspect = "sampler-1"
     monkeypatch.setattr(SamplerEvidence, "suspects", lambda _, sampler: sampler == suspect)
-    told = played(1.5, [], share=0.5)
+    told = played(1.2, [], share=0.5)
     admitted = Counter(event.sampler for event in of(told, Judged) if event.verdict is Verdict.ADMIT)
     replayed = Counter(event.sampler for event in of(told, Audited))
     shares = {sampler: replayed[sampler] / admitted[sampler] for sampler in admitted}
@@ -193,7 +193,7 @@ def test_all_groups_of_a_sampler_whose_claims_deviate_are_replayed(monkeypatch: 
 
 def test_training_goes_on_where_claims_deviate_and_replays_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     def steps() -> int:
-        return len(of(played(1.0, [], audit_price=1.0), Trained))
+        return len(of(played(0.7, [], audit_price=1.0), Trained))
 
     undisturbed = steps()
     monkeypatch.setattr(SamplerEvidence, "suspects", lambda *_: True)

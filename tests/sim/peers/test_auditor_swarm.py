@@ -188,8 +188,8 @@ def test_a_group_that_came_is_taken_once_and_nobody_is_asked_twice_for_what_it_d
 
 def test_throw_away_names_that_cheat_keep_no_later_cheat_from_being_suspended() -> None:
     names = PER_HOUR + 8
-    late = Fault(at=0.2, fault="bounce", peer=CHEAT, down=30.0)
-    told = played(0.8, [OtherText] * (1 + names), late, auditors=(None,), **SCARCE)
+    late = Fault(at=0.2, fault="bounce", peer=CHEAT, down=18.0)
+    told = played(0.6, [OtherText] * (1 + names), late, auditors=(None,), **SCARCE)
     assert suspended(told) == {f"sampler-{number}" for number in range(1 + names)}
     (event,) = (event for event in of(told, Audited) if event.until > 0 and event.sampler == CHEAT)
-    assert event.at - EPOCH < 40
+    assert event.at - EPOCH < 28

@@ -110,8 +110,8 @@ def test_a_run_that_cannot_score_a_fifth_of_its_exercises_trains_the_others(
         return true(self, task, completions)
 
     monkeypatch.setattr(Toy, "rewards", rewards)
-    told = Told(scenario(1.1, (2, 3), sample=0.3, **SHORT))
-    late = [event.verdict for event in told.of(Judged, since=45)]
+    told = Told(scenario(0.8, (2, 3), sample=0.3, **SHORT))
+    late = [event.verdict for event in told.of(Judged, since=30)]
     assert not told.of(Rejected) and Verdict.UNSCORED in late and Verdict.UNTRUSTED not in late
     assert late.count(Verdict.ADMIT) > 0.6 * len(late)
 

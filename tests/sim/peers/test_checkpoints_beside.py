@@ -100,10 +100,10 @@ def test_no_state_changes_while_it_is_written(
     for name in ("load", "merge", "step_locally", "outer_step", "undo_steps"):
         watch(SiteLearner, name)
     sides = ("learner-1",), ("learner-[02]", "s*")
-    faults = Fault(at=20, fault="partition", between=sides), Fault(at=45, fault="repair", between=sides)
+    faults = Fault(at=12, fault="partition", between=sides), Fault(at=32, fault="repair", between=sides)
     averaging = Averaging(match=2.0, deadline=6.0, chunk=3.0, mode=mode, local_steps=3)
     releasing = Releasing(checkpoint_every=1, fork="merge")
-    plain = scenario(1.2, (3, 6), *faults, averaging=averaging, release=releasing)
+    plain = scenario(0.9, (3, 6), *faults, averaging=averaging, release=releasing)
     told = Told(msgspec.structs.replace(plain, prices=plain.prices | {"save": seconds(4.0)}), tmp_path)
     assert len(told.of(Saved)) > 10
     own = {"butterfly": {"step", "merge"}, "sites": {"step_locally", "outer_step"}}

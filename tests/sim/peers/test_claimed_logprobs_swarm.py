@@ -68,15 +68,15 @@ def test_a_group_of_weights_that_nobody_released_is_refused_and_the_others_are_n
 
 def test_a_learner_that_starts_anew_asks_samplers_for_the_releases_it_missed() -> None:
     late = Delay(upload=DelayLaw(law="lognormal", seconds=8.0, shape=0.6, longest=30.0))
-    told = Told(scenario(2.0, (2, 4), Fault(at=60, fault="bounce", peer="learner-1", down=10), delay=late))
-    back, *_ = told.of(CaughtUp, "learner-1", since=65)
+    told = Told(scenario(1.3, (2, 4), Fault(at=30, fault="bounce", peer="learner-1", down=10), delay=late))
+    back, *_ = told.of(CaughtUp, "learner-1", since=35)
     lags = [
         event.versions
         for event in told.of(Judged, "learner-1", since=back.at - EPOCH)
         if event.verdict.value == "admit"
     ]
     assert max(lags) > 3 and told.verdicts()["untrusted"] == 0
-    assert [event for event in told.of(Trained, "learner-1", since=80) if event.members == 2]
+    assert [event for event in told.of(Trained, "learner-1", since=50) if event.members == 2]
 
 
 def lower(by: float | None) -> Any:
@@ -127,7 +127,7 @@ def test_a_learner_all_of_whose_samplers_lie_makes_no_step_and_lives(monkeypatch
 def test_two_learners_agree_on_steps_of_which_each_refused_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     # nobody is shut out: every batch has something to refuse
     monkeypatch.setattr(claimed_logprobs, "SAMPLER_EVIDENCE_LIMIT", math.inf)
-    verdicts, told = told_with_a_liar(monkeypatch, lower(3.0), 2.0, (2, 3), optimizer=FAST)
+    verdicts, told = told_with_a_liar(monkeypatch, lower(3.0), 1.5, (2, 3), optimizer=FAST)
     together = [event for event in told.of(Trained) if event.members == 2]
     # Whose whole batch is refused has no part in a round: the other's step alone is then taken over.
     assert verdicts["admit"] > 30 and len(told.of(Snapped)) <= 0.05 * len(together)
@@ -136,10 +136,10 @@ def test_two_learners_agree_on_steps_of_which_each_refused_its_part(monkeypatch:
 
 def test_groups_of_the_side_of_a_split_that_was_outranked_are_judged_by_their_release() -> None:
     sides = (("learner-0", "sampler-0"), ("learner-1", "sampler-1", "sampler-2", "seed-0"))
-    faults = [Fault(at=40, fault="partition", between=sides), Fault(at=80, fault="repair", between=sides)]
-    told = Told(scenario(2.0, (2, 3), *faults, delay=Delay(upload=constant(5.0))))
+    faults = [Fault(at=20, fault="partition", between=sides), Fault(at=45, fault="repair", between=sides)]
+    told = Told(scenario(1.1, (2, 3), *faults, delay=Delay(upload=constant(5.0))))
     assert told.verdicts()["untrusted"] == 0
-    assert {event.sampler for event in told.of(Judged, since=80, until=90)} == {
+    assert {event.sampler for event in told.of(Judged, since=45, until=55)} == {
         "sampler-0",
         "sampler-1",
         "sampler-2",

@@ -88,7 +88,7 @@ def test_learners_that_are_killed_take_their_groups_up_again_from_the_disk(tmp_p
 
 def test_without_its_disk_a_killed_learners_groups_are_lost() -> None:
     """And the audit sees it."""
-    _, account = played(scenario(2.0, (2, 3), *KILLED), None)
+    _, account = played(scenario(0.8, (2, 3), *KILLED[:1]), None)
     assert account.lost and not account.passed
 
 
@@ -108,7 +108,7 @@ def test_a_lone_learner_trains_again_what_was_trained_after_its_checkpoint(tmp_p
         Fault(at=30.0, fault="partition", between=("learner", "seed")),
         *bounces(("learner-0", 45.0)),
     )
-    script = scenario(1.5, (1, 3), *faults, release=Releasing(checkpoint_every=4))
+    script = scenario(1.1, (1, 3), *faults, release=Releasing(checkpoint_every=4))
     _, account = played(script, tmp_path)
     assert account.passed, (account.lost, account.doubled)
     assert account.acknowledged > 50
@@ -170,12 +170,12 @@ def test_what_a_learner_remembers_of_trained_groups_does_not_grow_with_the_run(
         learners.append(self)
 
     monkeypatch.setattr(LearnerPeer, "__init__", begun)
-    script = scenario(2.0, window=Window(versions=4, seconds=60.0))
+    script = scenario(1.0, window=Window(versions=4, seconds=60.0))
     played(script, tmp_path)
     run = script.run
     for learner in learners:
         trained = learner.trained
-        assert learner.learner.version > 40
+        assert learner.learner.version > 20
         most = (run.window.versions + run.release.checkpoint_every + 1) * run.batch.groups
         assert 0 < len(trained._trained) <= most
         assert all(trained._stepped)

@@ -26,7 +26,7 @@ MATCH = 4.0
 def behind_nat() -> Told:
     """Two learners of which nobody can dial one, with rounds that take long to find out."""
     settings = Averaging(match=MATCH, deadline=12.0, chunk=3.0)
-    played = scenario(2.5, (2, 4), sample=0.5, averaging=settings)
+    played = scenario(1.6, (2, 4), sample=0.5, averaging=settings)
     return Told(msgspec.structs.replace(played, lines={"learner": LineLaw(one_way=1.0)}))
 
 
@@ -39,7 +39,7 @@ def test_they_are_found_out_and_each_names_the_other() -> None:
 
 def test_a_version_does_not_wait_for_a_round_that_cannot_be() -> None:
     told = behind_nat()
-    steps = told.of(Trained, since=60)
+    steps = told.of(Trained, since=40)
     waited = [event.version for event in steps if event.average >= MATCH]
     assert len(steps) > 15 and len(waited) <= 2 + len(steps) / RETRY, "those that try again"
     assert len({event.version for event in steps}) >= 0.9 * len(steps), "one release of a version"
@@ -60,8 +60,8 @@ def freeze(patch: pytest.MonkeyPatch, learner: str, at: float, seconds: float) -
 
 
 def test_one_whose_averager_stood_still_is_met_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    freeze(monkeypatch, "learner-0", at=30.0, seconds=13.0)
-    told = Told(scenario(1.0, (2, 4), sample=0.5, averaging=Averaging(match=2.0)))
+    freeze(monkeypatch, "learner-0", at=15.0, seconds=13.0)
+    told = Told(scenario(0.6, (2, 4), sample=0.5, averaging=Averaging(match=2.0)))
     (broken,) = told.of(RoundBroke)
     since = broken.at - EPOCH
     assert len(told.of(Trained, "learner-1", since=since - 13.0, until=since)) >= 3, "the other one goes on"
@@ -81,6 +81,6 @@ def test_two_that_met_in_no_round_for_a_while_meet_after_a_state_went_between_th
 
     monkeypatch.setattr(MemoryAverager, "average", nobody_comes)
     settings = Averaging(match=match, overlap=True)
-    told = Told(scenario(1.0, (2, 6), sample=0.3, seed=2, averaging=settings))
+    told = Told(scenario(0.65, (2, 6), sample=0.3, seed=2, averaging=settings))
     assert told.of(Unreached, until=until)
     assert told.of(Averaged, since=until)[0].at - EPOCH < until + 6.0

@@ -117,13 +117,13 @@ def test_a_lone_learners_release_counts_again_when_one_that_outranked_it_cannot_
 def test_seventy_announcements_of_absurd_versions_cost_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lies(liar: Liar) -> None:
         for k in range(70):
-            await liar.tell(30.0 + k / 10, partial(liar.release, 10**15 + k))
+            await liar.tell(12.0 + k / 10, partial(liar.release, 10**15 + k))
 
-    told = told_with(monkeypatch, lies, Fault(at=45.0, fault="host", peer="sampler-2"))
-    assert len(steps(told, since=30.0 + 2 * Pace().patience)) > 10
+    told = told_with(monkeypatch, lies, Fault(at=27.0, fault="host", peer="sampler-2"), minutes=1.0)
+    assert len(steps(told, since=12.0 + 2 * Pace().patience)) > 7
     assert longest_pause(told) < 2 * Pace().patience
     newcomer = told.of(Adopted, "sampler-2")
-    assert newcomer and newcomer[0].at - EPOCH < 45.0 + 3 * Pace().patience, (
+    assert newcomer and newcomer[0].at - EPOCH < 27.0 + 3 * Pace().patience, (
         "a newcomer is told of what can be had"
     )
     assert max(event.version for event in told.of((Trained, Adopted))) < 1000  # type: ignore[arg-type]
@@ -134,26 +134,26 @@ def test_who_announces_without_end_what_nobody_has_is_waited_for_once(
 ) -> None:
     async def lies(liar: Liar) -> None:
         for k in range(40):
-            await liar.tell(20.0 + k, lambda: liar.release(liar.newest() + 1000))
+            await liar.tell(12.0 + k, lambda: liar.release(liar.newest() + 1000))
 
-    told = told_with(monkeypatch, lies)
+    told = told_with(monkeypatch, lies, minutes=1.0)
     waits = [
         after.at - before.at
         for before, after in pairwise(told.of(Trained, since=10))
         if after.at - before.at > 6.0
     ]
-    assert len(waits) <= 1 and len(steps(told, since=20.0 + 2 * Pace().patience)) > 10
+    assert len(waits) <= 1 and len(steps(told, since=12.0 + 2 * Pace().patience)) > 7
 
 
 def test_a_release_far_ahead_is_taken_when_its_bytes_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other half of a split swarm may be that far: what decides is the bytes."""
 
     async def lies(liar: Liar) -> None:
-        await liar.tell(30.0, lambda: liar.release(1000, data=liar.learner.weights().data))
+        await liar.tell(12.0, lambda: liar.release(1000, data=liar.learner.weights().data))
 
-    told = told_with(monkeypatch, lies)
-    assert [event.version for event in told.of(CaughtUp, "learner-0", since=30)] == [1000]
-    assert {event.peer for event in told.of(Adopted, since=30) if event.version > 1000} == {
+    told = told_with(monkeypatch, lies, minutes=1.0)
+    assert [event.version for event in told.of(CaughtUp, "learner-0", since=12)] == [1000]
+    assert {event.peer for event in told.of(Adopted, since=12) if event.version > 1000} == {
         "sampler-0",
         "sampler-1",
         "sampler-2",
@@ -163,12 +163,12 @@ def test_a_release_far_ahead_is_taken_when_its_bytes_can_be_had(monkeypatch: pyt
 
 def test_bytes_that_nobody_can_use_are_left_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lies(liar: Liar) -> None:
-        await liar.tell(30.0, lambda: liar.release(1000, data=b"no weights at all"))
+        await liar.tell(12.0, lambda: liar.release(1000, data=b"no weights at all"))
 
-    told = told_with(monkeypatch, lies)
+    told = told_with(monkeypatch, lies, minutes=1.0)
     assert (
-        len(steps(told, since=30.0 + 2 * Pace().patience)) > 10
-        and max(event.version for event in steps(told, 30.0)) < 1000
+        len(steps(told, since=12.0 + 2 * Pace().patience)) > 7
+        and max(event.version for event in steps(told, 12.0)) < 1000
     )
 
 

@@ -37,14 +37,14 @@ SLOW = Delay(upload=DelayLaw(law="constant", seconds=5.0))
 def played(disks: Path | None) -> list[AnyEvent]:
     told: list[Any] = []
     kills = (
-        Fault(at=at, fault="bounce", peer=f"sampler-{k % 3}", down=1.0) for k, at in enumerate((31, 42, 53))
+        Fault(at=at, fault="bounce", peer=f"sampler-{k % 3}", down=1.0) for k, at in enumerate((16, 27, 38))
     )
-    World(scenario(1.5, (2, 3), *kills, delay=SLOW), sim.spawn, sinks=[told.append], disks=disks).run()
+    World(scenario(1.1, (2, 3), *kills, delay=SLOW), sim.spawn, sinks=[told.append], disks=disks).run()
     return told
 
 
 def undelivered(told: list[AnyEvent]) -> set[str]:
-    sampled = {event.group for event in told if isinstance(event, Sampled) and event.at - EPOCH < 70}
+    sampled = {event.group for event in told if isinstance(event, Sampled) and event.at - EPOCH < 50}
     return sampled - {event.group for event in told if isinstance(event, Judged)}
 
 

@@ -11,6 +11,7 @@ import torch
 from broken_rounds import Watched, assert_one_release_of_each
 from busy_rounds import busy, flip_bits
 from role_swarms import Told, scenario, seconds
+from rows import nightly
 
 from peers.learner.agreement import catch_up
 from swarm.core.group_accounts import audit
@@ -26,11 +27,11 @@ from swarm.sim.scenario import Fault, Scenario, SimulatedLinks
 LEARN = 1.5
 
 
-def waiting(overlap: bool, *faults: Fault, minutes: float = 1.2, **run: Any) -> Scenario:
+def waiting(overlap: bool, *faults: Fault, minutes: float = 1.0, **run: Any) -> Scenario:
     """Two learners with groups enough, whose rounds take about as long as their gradients."""
     averaging = Averaging(match=2.0, deadline=6.0, chunk=3.0, overlap=overlap)
-    settings = {"averaging": averaging, "batch": BatchSize(groups=16, close_after=3.0)} | run
-    plain = scenario(minutes, (2, 14), *faults, **settings)
+    settings = {"averaging": averaging, "batch": BatchSize(groups=8, close_after=3.0)} | run
+    plain = scenario(minutes, (2, 7), *faults, **settings)
     prices = plain.prices | {"learn": seconds(LEARN), "pack": seconds(0.3)}
     return msgspec.structs.replace(plain, prices=prices, links=SimulatedLinks(bandwidth=3000.0))
 
@@ -89,7 +90,7 @@ def test_the_window_counts_the_version_that_a_gradient_waits() -> None:
     assert max(lags(told)) <= 2
 
 
-@pytest.mark.parametrize(("learners", "seed"), [(2, 3), (3, 0)])
+@pytest.mark.parametrize(("learners", "seed"), [*nightly([(2, 3)]), (3, 0)])
 def test_of_a_version_whose_rounds_break_comes_one_release_and_no_group_is_lost_or_trained_twice(
     monkeypatch: pytest.MonkeyPatch, learners: int, seed: int
 ) -> None:

@@ -82,7 +82,7 @@ def test_useless_patches_are_remembered_as_long_as_their_releases() -> None:
         await swarm.release(*BYTES[:2])
         await swarm.take(sampler, swarm.released[0])
         step = swarm.released[1]
-        for k in range(300):
+        for k in range(60):
             junk = Blocks.of(b"junk %d" % k)
             swarm.learner.releases.patches.files.hold(1, junk)
             false = lie(Blocks.of(BYTES[1]), swarm.released[0], junk.root, junk.size)
@@ -90,7 +90,7 @@ def test_useless_patches_are_remembered_as_long_as_their_releases() -> None:
             await sampler.releases.patches.fetch(step, known, [swarm.learner.ports.me])
             sampler.releases.blobs.clear()
             sampler.releases.blobs.hold(0, Blocks.of(BYTES[0]))
-        assert len(swarm.blamed) == 300
+        assert len(swarm.blamed) == 60
         assert len(sampler.releases.patches._useless) <= 2
 
     among(promise)

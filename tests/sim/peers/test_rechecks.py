@@ -36,8 +36,6 @@ from swarm.tasks.base import RewardError
 from swarm.tasks.toy import Toy
 from swarm.types import Digest, PeerId, Task
 
-torch.set_num_threads(1)
-
 
 @cache
 def row(attack: str) -> dict[str, object]:

@@ -224,7 +224,7 @@ def with_record(peer: SimPeer) -> Any:
 
 def test_a_learner_keeps_its_newest_steps_and_the_state_below_them(tmp_path: Path) -> None:
     told: list[Any] = []
-    script = scenario(1.5, (1, 3))
+    script = scenario(0.9, (1, 3))
     World(script, with_record, sinks=[told.append], disks=tmp_path).run()
     last = max(event.version for event in told if isinstance(event, Trained))
     record = next(tmp_path.rglob(FOLDER))

@@ -4,12 +4,14 @@ on: they wait for nothing but that state."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from role_swarms import EPOCH, Told, scenario, seconds
+from rows import nightly
 
 from peers.learner.agreement.common_round import CommonRound
 from peers.learner.agreement.other_learners import OtherLearners
@@ -20,6 +22,7 @@ from swarm.core.intake.batcher import Waiting
 from swarm.events import Averaged, Judged, Moved, Released, Stepped, Trained
 from swarm.learn.learners.base_learner import Gradient
 from swarm.settings.config import Averaging, BatchSize
+from swarm.sim import disks
 from swarm.sim.scenario import Fault, SimulatedLinks
 from swarm.types import Digest, PeerId
 
@@ -28,17 +31,18 @@ WHO = "learner-2"
 
 
 def returning(
-    disks: Path,
+    folders: Path,
     overlap: bool = True,
     *others: Fault,
     learners: int = 3,
-    minutes: float = 1.7,
+    samplers: int = 7,
+    minutes: float = 1.4,
     down: float = DOWN,
 ) -> Told:
     """Learners of which one is killed and comes back. A state is here in two seconds."""
     plain = scenario(
         minutes,
-        (learners, 14),
+        (learners, samplers),
         Fault(at=KILLED, fault="bounce", down=down, peer=WHO),
         *others,
         seed=4,
@@ -47,7 +51,7 @@ def returning(
     )
     prices = plain.prices | {"learn": seconds(LEARN), "pack": seconds(0.3), "load": seconds(0.3)}
     links = SimulatedLinks(bandwidth=3000.0)
-    return Told(msgspec.structs.replace(plain, prices=prices, links=links), disks)
+    return Told(msgspec.structs.replace(plain, prices=prices, links=links), folders)
 
 
 def falls(told: Told, who: str = WHO) -> list[Any]:
@@ -55,9 +59,65 @@ def falls(told: Told, who: str = WHO) -> list[Any]:
     return [event for event in told.of(Moved, who, since=KILLED + DOWN) if event.cause == "fell in"]
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-def test_who_falls_in_is_in_the_next_round_with_what_it_learnt_ahead(tmp_path: Path, overlap: bool) -> None:
-    told = returning(tmp_path, overlap)
+class Learnt(NamedTuple):
+    """A gradient of WHO."""
+
+    began: float
+    ended: float
+    groups: set[str]
+
+
+class Watched:
+    """What learners did that no event tells."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.learnt = list[Learnt]()
+        self.made = dict[int, float]()
+        """Version -> when its state was copied last, for another learner."""
+        self.loaded = list[float]()
+        """When WHO loaded a state."""
+        compute, make, load = Gradients.compute, StateTransfer._make, StateTransfer._load_state
+
+        async def computes(gradients: Gradients, batch: Sequence[Waiting], *others: Any) -> Any:
+            began = gradients._host.now()
+            gradient = await compute(gradients, batch, *others)
+            if gradients._host.ports.me == WHO:
+                groups = {item.group.id for item in batch}
+                self.learnt.append(Learnt(began, gradients._host.now(), groups))
+            return gradient
+
+        async def makes(transfer: StateTransfer, version: int, weights: Digest) -> Any:
+            offer = await make(transfer, version, weights)
+            self.made[version] = transfer._host.now()
+            return offer
+
+        def loads(transfer: StateTransfer, *state: Any) -> None:
+            if transfer._host.ports.me == WHO:
+                self.loaded.append(transfer._host.now())
+            load(transfer, *state)
+
+        patch.setattr(Gradients, "compute", computes)
+        patch.setattr(StateTransfer, "_make", makes)
+        patch.setattr(StateTransfer, "_load_state", loads)
+
+    def first_learnt(self) -> Learnt:
+        """Of its second life."""
+        return next(one for one in self.learnt if one.began - EPOCH > KILLED + DOWN)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+@cache
+def undisturbed() -> tuple[Told, Watched]:
+    with pytest.MonkeyPatch.context() as patch, disks.temporary() as folders:
+        watched = Watched(patch)
+        return returning(folders), watched
+
+
+def assert_is_in_the_next_round(told: Told, overlap: bool) -> None:
     (fell_in,) = falls(told)
     rounds = told.of(Averaged, "learner-0", since=fell_in.at - EPOCH)
     assert rounds[0].version == fell_in.version and WHO in rounds[0].members
@@ -70,71 +130,31 @@ def test_who_falls_in_is_in_the_next_round_with_what_it_learnt_ahead(tmp_path: P
     assert account.passed and account.once > 0, (account.lost, account.doubled)
 
 
-def test_a_state_is_copied_before_the_next_gradient_begins(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    make, made = StateTransfer._make, dict[int, float]()
+def test_who_falls_in_is_in_the_next_round_with_what_it_learnt_ahead() -> None:
+    assert_is_in_the_next_round(undisturbed()[0], overlap=True)
 
-    async def makes(transfer: StateTransfer, version: int, weights: Digest) -> Any:
-        offer = await make(transfer, version, weights)
-        made[version] = transfer._host.now()
-        return offer
 
-    monkeypatch.setattr(StateTransfer, "_make", makes)
-    told = returning(tmp_path)
+def test_who_learns_nothing_ahead_is_in_the_next_round_too(tmp_path: Path) -> None:
+    assert_is_in_the_next_round(returning(tmp_path, overlap=False), overlap=False)
+
+
+def test_a_state_is_copied_before_the_next_gradient_begins() -> None:
+    told, watched = undisturbed()
     (fell_in,) = falls(told)
     released = [event.at for event in told.of(Released) if event.release.version == fell_in.version]
-    assert made[fell_in.version] - min(released) < LEARN / 4
+    assert watched.made[fell_in.version] - min(released) < LEARN / 4
 
 
-class Learnt(NamedTuple):
-    """A gradient of WHO."""
-
-    began: float
-    ended: float
-    groups: set[str]
-
-
-@pytest.fixture
-def learnt(monkeypatch: pytest.MonkeyPatch) -> list[Learnt]:
-    compute, found = Gradients.compute, list[Learnt]()
-
-    async def computes(gradients: Gradients, batch: Sequence[Waiting], *others: Any) -> Any:
-        began = gradients._host.now()
-        gradient = await compute(gradients, batch, *others)
-        if gradients._host.ports.me == WHO:
-            found.append(Learnt(began, gradients._host.now(), {item.group.id for item in batch}))
-        return gradient
-
-    monkeypatch.setattr(Gradients, "compute", computes)
-    return found
-
-
-def first_learnt(learnt: Sequence[Learnt]) -> Learnt:
-    """Of its second life."""
-    return next(one for one in learnt if one.began - EPOCH > KILLED + DOWN)
-
-
-def test_who_falls_in_learns_while_its_state_comes_which_is_loaded_after_that(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, learnt: list[Learnt]
-) -> None:
-    load, loaded = StateTransfer._load_state, list[float]()
-
-    def loads(transfer: StateTransfer, *state: Any) -> None:
-        if transfer._host.ports.me == WHO:
-            loaded.append(transfer._host.now())
-        load(transfer, *state)
-
-    monkeypatch.setattr(StateTransfer, "_load_state", loads)
-    told = returning(tmp_path)
-    (fell_in,), meanwhile = falls(told), first_learnt(learnt)
-    at = next(at for at in loaded if at - EPOCH > KILLED + DOWN)
+def test_who_falls_in_learns_while_its_state_comes_which_is_loaded_after_that() -> None:
+    told, watched = undisturbed()
+    (fell_in,), meanwhile = falls(told), watched.first_learnt()
+    at = next(at for at in watched.loaded if at - EPOCH > KILLED + DOWN)
     moved = told.of(Moved, WHO, since=KILLED + DOWN)
     heard = next(event.at for event in moved if event.cause == "ahead seen")
     assert meanwhile.began - heard < 3.3 and meanwhile.ended <= at <= fell_in.at
     stepped = next(event for event in told.of(Stepped, WHO) if event.at > fell_in.at)
     assert {*stepped.groups} == meanwhile.groups
-    assert min(one.began for one in learnt if one.began >= meanwhile.ended) < fell_in.at + 0.5
+    assert min(one.began for one in watched.learnt if one.began >= meanwhile.ended) < fell_in.at + 0.5
 
 
 def no_state(patch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -151,20 +171,20 @@ def no_state(patch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def test_without_a_state_what_was_learnt_meanwhile_counts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, learnt: list[Learnt]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, watched: Watched
 ) -> None:
     no_state(monkeypatch, 3.0)  # the gradient begins some 2 s after the question for a state
-    told, meanwhile = returning(tmp_path), first_learnt(learnt)
+    told, meanwhile = returning(tmp_path), watched.first_learnt()
     moved = told.of(Moved, WHO, since=KILLED + DOWN)
     loaded = next(event for event in moved if event.cause == "loaded")
     assert "fetch failed" not in {event.cause for event in moved} and meanwhile.ended <= loaded.at
     assert meanwhile.groups in [{*event.groups} for event in told.of(Stepped, WHO) if event.at > loaded.at]
-    assert not [one for one in learnt if one.began >= loaded.at and one.groups & meanwhile.groups]
+    assert not [one for one in watched.learnt if one.began >= loaded.at and one.groups & meanwhile.groups]
     assert audit(told.all).passed
 
 
 def test_no_gradient_is_brought_to_a_round_two_versions_after_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, learnt: list[Learnt]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, watched: Watched
 ) -> None:
     """The others do not wait, and have made two when it goes on without a state."""
 
@@ -180,29 +200,27 @@ def test_no_gradient_is_brought_to_a_round_two_versions_after_its_own(
     no_state(monkeypatch, 2.5 * LEARN)
     monkeypatch.setattr(OtherLearners, "all_here", nobody)
     monkeypatch.setattr(CommonRound, "average", averages)
-    told, meanwhile = returning(tmp_path), first_learnt(learnt)
+    told, meanwhile = returning(tmp_path), watched.first_learnt()
     moved = told.of(Moved, WHO, since=KILLED + DOWN)
     loaded = next(event for event in moved if event.cause == "loaded")
     assert meanwhile.ended < loaded.at - LEARN
     assert behind == {0, 1}
-    assert [one for one in learnt if one.began >= loaded.at and one.groups & meanwhile.groups]
+    assert [one for one in watched.learnt if one.began >= loaded.at and one.groups & meanwhile.groups]
     assert audit(told.all).passed
 
 
-def test_who_comes_back_learns_on_no_group_that_others_have_trained(
-    tmp_path: Path, learnt: list[Learnt]
-) -> None:
-    told = returning(tmp_path)
+def test_who_comes_back_learns_on_no_group_that_others_have_trained() -> None:
+    told, watched = undisturbed()
     (fell_in,) = falls(told)
-    groups = set().union(*(one.groups for one in learnt if one.began - EPOCH > KILLED + DOWN))
+    groups = set().union(*(one.groups for one in watched.learnt if one.began - EPOCH > KILLED + DOWN))
     on_its_disk = {event.group for event in told.of(Judged, WHO, until=KILLED) if event.verdict == "admit"}
     steps = [event for event in told.of(Stepped) if event.version <= fell_in.version]
     trained = {group for event in steps for group in event.groups}
     assert on_its_disk & trained and on_its_disk & groups and not trained & groups
 
 
-def test_who_comes_back_takes_what_the_others_have_and_not_what_its_disk_has(tmp_path: Path) -> None:
-    told = returning(tmp_path)
+def test_who_comes_back_takes_what_the_others_have_and_not_what_its_disk_has() -> None:
+    told, _ = undisturbed()
     (fell_in,) = falls(told)
     loaded = [event for event in told.of(Moved, WHO, since=KILLED + DOWN) if event.cause == "loaded"]
     newest = max(event.release.version for event in told.of(Released, until=KILLED + DOWN))
@@ -226,7 +244,7 @@ def test_who_is_left_out_of_a_round_waits_for_nobody_who_has_stepped_on(
     assert leaves.cause == "ahead seen" and leaves.at - min(stepped) < LEARN
 
 
-@pytest.mark.parametrize("later", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("later", [0.0, *nightly([1.0]), 2.0])
 def test_two_that_come_back_are_in_the_next_round_with_all_others(tmp_path: Path, later: float) -> None:
     other = Fault(at=KILLED, fault="bounce", down=DOWN + later, peer="learner-1")
     told = returning(tmp_path, True, other, learners=4, minutes=1.2)
@@ -246,13 +264,13 @@ def test_who_meets_nobody_while_all_others_wait_for_one_gives_that_one_its_state
 
     monkeypatch.setattr(OtherLearners, "_met_before", met_before)
     monkeypatch.setattr(OtherLearners, "at_release", lambda *_: early)
-    told = returning(tmp_path, down=back - KILLED)
+    told = returning(tmp_path, down=back - KILLED, samplers=14, minutes=1.1)
     fell_in, *_ = falls(told)
     steps = told.of(Trained, early, since=back + 2.0, until=fell_in.at - EPOCH + LEARN)
     assert [step.members for step in steps] == [3]
 
 
 def test_learners_that_begin_together_learn_before_their_first_round() -> None:
-    told = Told(scenario(0.2, (4, 12)))
+    told = Told(scenario(0.15, (4, 8)))
     assert not [event for event in told.of(Moved) if event.cause == "fell in" and event.version == 0]
     assert [len(event.members) for event in told.of(Averaged) if event.version == 0] == 4 * [4]

@@ -6,13 +6,13 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import count
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import torch
 from msgspec.structs import replace
 from still_host import RUN, still_host
 
@@ -53,9 +53,6 @@ from swarm.tasks.base import RewardError
 from swarm.tasks.catalog import Authored
 from swarm.tasks.toy import Toy
 from swarm.types import Array, Digest, Group, Noise, PeerId, Receipt, Release, Task, Times, Verdict
-
-torch.set_num_threads(1)
-
 
 BATCH = BatchSize(groups=8, close_after=3.0)
 
@@ -135,7 +132,7 @@ class Told:
 
 
 def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told() -> None:
-    told = Told(lambda role: Flawed(never if role is Role.LEARNER else tenth), minutes=1.6)
+    told = Told(lambda role: Flawed(never if role is Role.LEARNER else tenth), minutes=1.2)
     faults, mended = told.of(events.Faulted, "sampler"), told.of(events.Recovered, "sampler")
     assert faults and {fault.part for fault in faults} == {"rewards"} and "no such color" in faults[0].detail
     assert abs(len(faults) - len(mended)) <= 3
@@ -145,12 +142,12 @@ def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told() ->
     # two samplers may draw one slot: docs/trust.md, Draws
     assert verdicts.count(Verdict.DUPLICATE) <= len(verdicts) / 100
     rewards = [event.metrics["reward"] for event in told.of(events.Trained)]
-    assert len(rewards) > 20 and sum(rewards[-5:]) / 5 > 2 * sum(rewards[:4]) / 4
+    assert len(rewards) > 15 and sum(rewards[-5:]) / 5 > 2 * sum(rewards[:4]) / 4
 
 
 def test_a_learner_that_scores_no_group_is_sent_one_now_and_then_until_it_scores_again() -> None:
     samplers, calls = 3, count()
-    broken = Told(lambda role: Flawed(always), minutes=3.0)
+    broken = Told(lambda role: Flawed(always), minutes=2.0)
     lost = [event for event in broken.of(events.Judged) if event.verdict is Verdict.UNSCORED]
     assert samplers * UNSCORED <= len(lost) < samplers * (UNSCORED + 30), "one sampler draws one a second"
     notes = [event for event in broken.of(events.Noted, "sampler") if "in a row" in event.text]
@@ -233,10 +230,14 @@ def test_a_group_that_a_learner_cannot_score_is_unscored_and_the_rest_is_trained
     assert set(inbox._tasks) == held and inbox.batcher.scoring.total() <= 1
 
 
+@cache
+def quick() -> Told:
+    return Told(lambda role: Flawed(never), sample=1.0)
+
+
 def test_slow_rewards_do_not_keep_the_engine_waiting() -> None:
-    quick = Told(lambda role: Flawed(never), sample=1.0)
     slow = Told(lambda role: Flawed(never, slow=role is Role.SAMPLER), sample=1.0, score=0.9)
-    sampled = [len(told.of(events.Sampled)) for told in (quick, slow)]
+    sampled = [len(told.of(events.Sampled)) for told in (quick(), slow)]
     assert sampled[1] > 0.9 * sampled[0]
     assert min(event.seconds for event in slow.of(events.Sampled)) >= 1.9, (
         "a group is finished when it is scored"
@@ -254,9 +255,8 @@ def test_the_engine_has_its_next_call_before_the_groups_of_the_last_one_are_scor
 
 
 def test_tasks_are_made_while_the_engine_samples_others() -> None:
-    quick = Told(lambda role: Flawed(never), sample=1.0)
     slow = Told(lambda role: Flawed(never, slow_tasks=role is Role.SAMPLER), sample=1.0, draw=0.5)
-    sampled = [len(told.of(events.Sampled)) for told in (quick, slow)]
+    sampled = [len(told.of(events.Sampled)) for told in (quick(), slow)]
     assert sampled[1] > 0.9 * sampled[0]
 
 

@@ -20,7 +20,7 @@ OLDEST, YOUNGEST = PeerId("learner-0"), PeerId("learner-2")
 
 
 def ages(monkeypatch: pytest.MonkeyPatch, slow: PeerId) -> tuple[int, list[float]]:
-    """Versions, and the seconds from the release of each to each of six samplers that took it; of three
+    """Versions, and the seconds from the release of each to each of four samplers that took it; of three
     learners `slow` has a sixteenth of the others' uplink."""
     lines = World._lines
 
@@ -30,7 +30,7 @@ def ages(monkeypatch: pytest.MonkeyPatch, slow: PeerId) -> tuple[int, list[float
 
     monkeypatch.setattr(World, "_lines", one_is_slow)
     law = LineLaw(up=RateLaw(mbit=8.0), down=RateLaw(mbit=40.0))
-    played = scenario(4.0, (3, 6), averaging=Averaging(match=2.0))
+    played = scenario(3.0, (3, 4), averaging=Averaging(match=2.0))
     told = Told(
         msgspec.structs.replace(
             played,
@@ -47,5 +47,5 @@ def ages(monkeypatch: pytest.MonkeyPatch, slow: PeerId) -> tuple[int, list[float
 
 def test_a_publisher_with_a_slow_line_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     (versions, itself), (as_many, another) = (ages(monkeypatch, slow) for slow in (OLDEST, YOUNGEST))
-    assert versions > 0.9 * as_many and len(itself) > 60
+    assert versions > 0.9 * as_many and len(itself) > 40
     assert median(itself) < 1.1 * median(another) and max(itself) < 1.5 * max(another)

@@ -20,7 +20,7 @@ CAME = 20.0
 
 @cache
 def over_slow_lines(
-    learners: int = 2, mbit: float = 0.35, minutes: float = 1.2, window: float = 1800.0
+    learners: int = 2, mbit: float = 0.35, minutes: float = 1.0, window: float = 1800.0
 ) -> Told:
     """100 ms there and back; a release has 52 kB, and its state takes 8 s."""
     settings: dict[str, Any] = {

@@ -37,7 +37,7 @@ def test_a_slow_learner_is_better_than_none() -> None:
     def groups(told: Told) -> int:
         return sum(event.groups for event in told.of(Trained, since=30))
 
-    assert groups(Told(unequal(3, 2.5, minutes=3.0))) > 1.05 * groups(Told(unequal(2, 1.0, minutes=3.0)))
+    assert groups(slow_third()) > 1.05 * groups(Told(unequal(2, 1.0)))
 
 
 def scene(learners: int, slower: float, minutes: float) -> Scenario:
@@ -75,7 +75,7 @@ def test_who_is_late_at_first_is_in_the_rounds_later() -> None:
     """Nobody knows its speed, so it is late for the first rounds; who takes that for staying away is in other
     rounds than those who do not."""
     told = list[Event]()
-    World(scene(4, 2.5, 3.0), sim.spawn, sinks=[told.append]).run()
+    World(scene(4, 2.5, 2.0), sim.spawn, sinks=[told.append]).run()
     assert not [event for event in told if isinstance(event, Unreached)]
     rounds = [len(event.members) for event in told if isinstance(event, Averaged)]
     assert set(rounds[-12:]) == {4}

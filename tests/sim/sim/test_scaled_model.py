@@ -85,7 +85,7 @@ def test_patches_have_the_share_that_the_scenario_says_and_samplers_take_them() 
 
 
 def test_a_round_takes_as_long_as_one_over_a_large_models_values() -> None:
-    _, told = played(scenario(peers={"seed": 1, "learner": 2, "sampler": 4}, hours=0.2))
+    _, told = played(scenario(peers={"seed": 1, "learner": 2, "sampler": 4}, hours=0.1))
     seconds = [event.seconds for event in told if isinstance(event, events.Averaged)]
     # Both send half of the gradient to the other, and the mean of the other half: all of it in float16.
     alone = 100e6 * 8 / 20e6

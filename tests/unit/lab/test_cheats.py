@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from lab.studies.experiments import Row
 from lab.studies.liars.cheating import HEADS, Cheated, cheats_table, heads_table, plan, suffer
 from lab.studies.liars.cheats import CHEATS, LIES
 from peers.cli import main
-
-torch.set_num_threads(1)
 
 
 def told(cheat: str, seconds: float, defended: bool = True) -> Row:
