@@ -129,15 +129,7 @@ def test_a_sampler_that_never_gets_any_release_stops_nobody() -> None:
     assert max(after.at - before.at for before, after in pairwise(told.of(Trained, since=10))) < 10.0
 
 
-@pytest.mark.parametrize(
-    "at",
-    [
-        20.5,
-        *nightly([22.0]),
-        24.0,
-        *nightly([26.0]),
-    ],
-)
+@pytest.mark.parametrize("at", [20.5, 24.0, *nightly([22.0, 26.0])])
 def test_a_publisher_that_dies_while_it_sends_a_release_is_gone_on_without(at: float) -> None:
     """A newcomer takes 8 s, whoever gives it the release; another learner comes when the first has died."""
     faults = (

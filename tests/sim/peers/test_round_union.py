@@ -112,15 +112,7 @@ class Watched:
         return Learner.step(learner, vector)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "dapo",
-        *nightly(["gpg"]),
-        "ppo_clip",
-        *nightly(["bnpo_beta"]),
-    ],
-)
+@pytest.mark.parametrize("method", ["dapo", "ppo_clip", *nightly(["gpg", "bnpo_beta"])])
 def test_two_unequal_learners_step_as_one_learner_on_the_union(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
