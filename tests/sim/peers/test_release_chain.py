@@ -124,7 +124,7 @@ def test_a_sampler_whose_line_is_slower_than_the_window_gets_in_by_patches(secon
 
 
 def test_a_sampler_that_never_gets_any_release_stops_nobody() -> None:
-    told = Lines(played(1.2, (1, 2)), {"sampler-1": down(3600.0)})
+    told = Lines(played(1.6, (1, 2)), {"sampler-1": down(3600.0)})
     assert told.goes_on(20, 20) and not told.of(Adopted, "sampler-1")
     assert max(after.at - before.at for before, after in pairwise(told.of(Trained, since=10))) < 10.0
 
