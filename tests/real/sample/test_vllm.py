@@ -32,7 +32,6 @@ from swarm.storage.weights import Weights
 from swarm.types import Noise
 
 pytestmark = pytest.mark.timeout(900)
-torch.set_num_threads(1)
 
 Served = tuple[EngineProcess, Versions]
 Command = Callable[..., tuple[str, ...]]
