@@ -51,7 +51,7 @@ def figures(root: Path) -> dict[str, str]:
     classes = Counter(_classes(trees.values()))
     graph = imports(trees)
     found = circles(graph)
-    lines = {_module(name): _lines(text) for name, text in product.items()}
+    lines = {module_of(name): _lines(text) for name, text in product.items()}
     single = [module for module in graph if sum(module in used for used in graph.values()) == 1]
     folders = Counter(
         str(Path(name).parent) for name in files if not name.endswith(("__init__.py", "__main__.py"))
@@ -79,7 +79,7 @@ def figures(root: Path) -> dict[str, str]:
 def imports(trees: Mapping[str, ast.Module]) -> Graph:
     """Module -> the modules that it imports, among these files. `from package import name` leads to the
     module `package.name` where there is one, and else to the package."""
-    modules = {_module(name): tree for name, tree in trees.items()}
+    modules = {module_of(name): tree for name, tree in trees.items()}
     graph: dict[str, set[str]] = {}
     for module, tree in modules.items():
         named = set[str]()
@@ -119,7 +119,7 @@ def _files(root: Path, paths: list[str], suffix: str = ".py") -> list[str]:
     return [name for name in listed if name.endswith(suffix) and (root / name).is_file()]
 
 
-def _module(name: str) -> str:
+def module_of(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 

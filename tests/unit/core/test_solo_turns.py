@@ -134,6 +134,13 @@ def test_one_that_is_left_alone_need_not_wait_its_turn_out() -> None:
     assert mine.ready(False, 100.1)
 
 
+def test_a_learner_that_need_not_wait_for_a_turn_uses_its_gradient_at_once_with_others_present() -> None:
+    mine = turns()
+    assert mine.ready(True, 100.0)
+    assert not mine.ask(beats(older="matching"), 100.0)
+    assert not mine.ready(True, 100.0) and mine.ready(True, 100.0 + mine.wait(100.0))
+
+
 def test_a_gradient_that_is_gone_is_forgotten() -> None:
     mine = turns()
     mine.begin(beats(older="learning"))
