@@ -1,7 +1,7 @@
 """Errors that end a command, and their exit codes.
 
     0 done or left cleanly      3 this machine cannot
-    1 our bug                   4 nobody answers
+    1 our bug                   4 no answer
     2 usage or config           5 refused (invite, other run, protocol)
     129 / 130 / 143             after a graceful leave on SIGHUP / SIGINT / SIGTERM
 

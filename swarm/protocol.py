@@ -242,7 +242,7 @@ class Phase(StrEnum):
     EARLY = "early"
     """A learner has closed a batch for a version of its own that is not released yet."""
     CATCHING_UP = "catching up"
-    FALLING_IN = "falling in"
+    SYNCING = "syncing"
     STOPPED = "stopped"
     EVALUATING = "evaluating"
     AUDITING = "auditing"
@@ -274,7 +274,7 @@ PHASES: Mapping[Phase, str] = {
     Phase.RELEASING: "releasing",
     Phase.EARLY: "learning, releasing",
     Phase.CATCHING_UP: "catching up",
-    Phase.FALLING_IN: "falling in",
+    Phase.SYNCING: "syncing",
     Phase.STOPPED: "stopped",
     Phase.EVALUATING: "evaluating",
     Phase.AUDITING: "auditing",

@@ -1,5 +1,5 @@
 // The shell: a bar that stays, and the sections in the order in which a person asks: how is it, what is wrong, how stale, does it
-// learn, who talks to whom, who is here. Each section draws itself from the store; far from the viewport it does so once a second.
+// learn, which peers exchange data, which are here. Each section draws itself from the store; far from the viewport it does so once a second.
 
 import { h, html, render, useEffect, useErrorBoundary, useState } from "./html.js";
 import { Events } from "./events.js";

@@ -21,7 +21,7 @@ const MEANINGS = {
   [Phase.NO_CREDIT]: "Idle: no learner has room for its groups now. Learners are full, or none is alive; nothing is to be done at this peer.",
   [Phase.NO_TASKS]: "Idle: its source of tasks gives none now; the reason is among its events.",
   [Phase.NO_ENGINE]: "Its engine failed and is tried again, at the latest every half minute; the reason is among its events.",
-  [Phase.NO_POLICY]: "Idle: it has not fetched a policy yet. If this lasts, nobody it reaches has one to give.",
+  [Phase.NO_POLICY]: "Idle: it has not fetched a policy yet. If this lasts, no peer that it reaches has one to give.",
   [Phase.GATHERING]: "It waits until enough groups came for a batch. If this lasts, samplers are too few, too slow, or their groups are refused.",
   [Phase.LEARNING]: "It computes the gradient of its batch.",
   [Phase.MATCHING]: "It averages its gradient with the other learners.",
@@ -29,20 +29,20 @@ const MEANINGS = {
   [Phase.RELEASING]: "It publishes the new policy, or waits for the one that does.",
   [Phase.EARLY]: "It computes its next gradient while its new policy is packed and published.",
   [Phase.CATCHING_UP]: "It missed versions and fetches the newest policy; it trains on after that.",
-  [Phase.FALLING_IN]: "It takes over the whole state of another learner; the others wait, and it is in step with them after that.",
+  [Phase.SYNCING]: "It takes over the whole state of another learner; the others wait, and it is in step with them after that.",
   [Phase.STOPPED]: "It trains no more.",
   [Phase.EVALUATING]: "It judges a release on held-out tasks.",
   [Phase.AUDITING]: "It replays groups that learners were sent, and tells them which are what policy and seed draw.",
   [Phase.NO_RELEASE]: "Idle: it has judged the newest release that was due.",
   [Phase.SERVING]: "It hands out releases and the addresses of others.",
   [Phase.WATCHING]: "It watches, and shows a dashboard like this one.",
-  [Phase.PAUSED]: "Its owner paused it. It keeps its place and hands out releases; nobody waits for it, and nothing is to be done.",
-  [Phase.LIMITED]: "It is at a limit that its owner set: its hours, a battery, a machine in use. It goes on by itself; nobody waits for it.",
+  [Phase.PAUSED]: "Its owner paused it. It keeps its place and serves releases; no peer waits for it, and nothing needs to be done.",
+  [Phase.LIMITED]: "It is at a limit that its owner set: its hours, a battery, a machine in use. It resumes by itself; no peer waits for it.",
   [Phase.COMPLETE]: "The run has reached its last version; it still hands out releases.",
   [Phase.LEAVING]: "It says good-bye.",
 };
 const ABSENT = {
-  lost: "Nobody has heard it for longer than the run's patience: its machine, its process or its network is gone. It is back by itself when it is heard again.",
+  lost: "No heartbeat has arrived for longer than the run's patience: its machine, its process or its network is down. It returns here with its next heartbeat.",
   revoked: "The run's owner revoked it: nothing that it says is taken any more.",
   left: "It left in good order. Start it again with the same key and it is the same peer.",
 };
@@ -53,7 +53,7 @@ const addressed = () => {
   try {
     return decodeURIComponent(found[1]);
   } catch {
-    return found[1]; // badly written: the drawer says that nobody has this id
+    return found[1]; // badly written: the drawer says that no peer has this id
   }
 };
 
@@ -95,7 +95,7 @@ function Content({ id, onClose }) {
     </header>
     <${Id} id=${id} />
     ${peer ? html`<${Doing} peer=${peer} /><${Facts} peer=${peer} /><${Flows} id=${id} /><${Claims} peer=${peer} />`
-      : html`<p class="muted">Nobody of this id was heard here yet. This dashboard shows it as soon as somebody hears it.</p>`}
+      : html`<p class="muted">No peer with this id has been seen yet. This dashboard shows it with its first heartbeat.</p>`}
     <section><h3>Events</h3>${events?.length ? html`<${EventList} lines=${events} />`
       : events || !peer ? html`<p class="muted small">none yet</p>` : html`<${Awaited} />`}</section>`;
 }

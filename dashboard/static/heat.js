@@ -137,7 +137,7 @@ function summary(rows, limit) {
   const heard = rows.filter((row) => row.lag >= 0 && !row.gone);
   const late = heard.filter((row) => row.lag > limit).length;
   const worst = heard.reduce((most, row) => (row.lag > (most?.lag ?? -1) ? row : most), null);
-  if (!worst) return rows.some((row) => row.lag >= 0) ? "Nobody with a policy is here now." : "…";
+  if (!worst) return rows.some((row) => row.lag >= 0) ? "No peer with a policy is here now." : "…";
   const level = heard.filter((row) => row.lag <= 1).length;
   const spread = `${count(level)} at most one version behind, ${count(late)} beyond the window`;
   return `${some(heard.length, "peer")} with a policy: ${spread}; furthest is ${worst.name} with ${some(worst.lag, "version")}.`;

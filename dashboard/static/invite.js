@@ -1,4 +1,4 @@
-// How somebody joins: the command to copy and a picture of the invite's word to scan. A dashboard that has no invite to give away says
+// How to join: the command to copy and a picture of the invite to scan. A dashboard that has no invite to give away says
 // how one is made. Copying needs a secure page (https or localhost); elsewhere the text is selected for the person's own keys.
 
 import { html, useEffect, useRef, useState } from "./html.js";
@@ -27,7 +27,7 @@ function useInvite() {
   return invite;
 }
 
-// The command to send while a new run waits for somebody.
+// The command to send while a new run waits for peers.
 export function Word() {
   const invite = useInvite();
   const text = useRef(null);
@@ -59,9 +59,9 @@ function Expiry({ at }) {
   useTick();
   if (at == null) return html`<${Mark} kind="ok" word="valid" /> <span class="muted">for as long as one of the addresses in it answers.</span>`;
   const left = at - store.now();
-  if (left <= 0) return html`<${Mark} kind="warning" word="expired" /> This invite lets nobody in any more: make a new one with <code>swarm invite</code>.`;
+  if (left <= 0) return html`<${Mark} kind="warning" word="expired" /> This invite has expired: make a new one with <code>swarm invite</code>.`;
   const day = new Date(1000 * at).toLocaleString("en-GB", { day: "numeric", month: "long", hour: "2-digit", minute: "2-digit" });
-  return html`<${Mark} kind="ok" word="valid" /> <span class="muted">for another ${rest(left)}, until ${day}. Give it only to whom you want in.</span>`;
+  return html`<${Mark} kind="ok" word="valid" /> <span class="muted">for another ${rest(left)}, until ${day}. Give it only to people who may join.</span>`;
 }
 
 function rest(seconds) {

@@ -1,4 +1,4 @@
-// Who talks to whom: the ring with its flows, bytes by purpose, the biggest flows as a table, and how each release reached everybody.
+// Which peers exchange data: the ring with its flows, bytes by purpose, the biggest flows as a table, and how each release spread.
 //
 // What is drawn follows the store at most once a second; the shapes on the lines move only while somebody can see them and wants
 // motion. The table of flows says in words what the ring shows.
@@ -160,7 +160,7 @@ const Biggest = memo(function Biggest({ flows, peers }) {
       <td class="number">${rate ? `${bytes(rate)}/s` : html`<span class="muted">not told</span>`}</td></tr>`)}</tbody></table>`;
 });
 
-// Each release's way to everybody: from the first peer that had it to the last, the middle one marked.
+// Each release's way to all peers: from the first peer that had it to the last, the middle one marked.
 const Releases = memo(function Releases({ releases, peers }) {
   const shown = releases.slice(0, RELEASES);
   if (!shown.length) return html`<h3>How releases spread</h3><${Empty}>No release was seen yet.<//>`;
@@ -182,7 +182,7 @@ const Spread = memo(function Spread({ release, most, publisher }) {
   return html`<tr><th scope="row" class="number">${count(version)}</th><td class="muted c-mid"><${Age} at=${released} /></td><td class="number c-mid">${bytes(size)}</td>
     <td class="number c-mid">${bytes(patch)}</td>
     <td class="c-wide">${publisher ? html`<${PeerLink} id=${release.publisher} name=${publisher} />` : html`<span class="mono">${release.publisher.slice(0, 12)}…</span>`}</td>
-    <td class="have">${of === 0 ? html`<span class="muted">nobody to fetch it</span>`
+    <td class="have">${of === 0 ? html`<span class="muted">no peer to fetch it</span>`
       : html`<${Mark} kind=${all ? "ok" : have ? "waiting" : "warning"} word=${all ? `all ${count(of)}` : `${count(have)} of ${count(of)}`} />`}</td>
     <td class="c-spread">${first != null && last != null && html`<svg class="spread" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
       <path class="track" d="M0 5H100" /><rect class="fill" x=${place(first)} y="2" width=${Math.max(place(last) - place(first), 0.8)} height="6" />${

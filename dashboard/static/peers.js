@@ -18,7 +18,7 @@ const STATUSES = ["alive", "lost", "left"];
 
 const total = (counts) => Object.values(counts).reduce((sum, number) => sum + number, 0);
 const alive = (peer) => statusOf(peer) === "alive";
-const WAITING = new Set([Phase.NO_POLICY, Phase.CATCHING_UP, Phase.FALLING_IN]);
+const WAITING = new Set([Phase.NO_POLICY, Phase.CATCHING_UP, Phase.SYNCING]);
 const samples = (peer) => peer.role === Role.SAMPLER;
 
 // [key, heading, class, what it sorts by (null: last), first direction, explanation]

@@ -28,7 +28,7 @@ export const Phase = {
   RELEASING: "releasing",
   EARLY: "early",
   CATCHING_UP: "catching up",
-  FALLING_IN: "falling in",
+  SYNCING: "syncing",
   STOPPED: "stopped",
   EVALUATING: "evaluating",
   AUDITING: "auditing",

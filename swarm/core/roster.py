@@ -77,9 +77,9 @@ GHOST = RECORD_SECONDS + CLOCK
 """Seconds by which the first heartbeat of a peer may be late: the board keeps one for two minutes. A later
 one is from a peer that is gone, or has a wrong clock: then the next heartbeat is as late."""
 
-NOBODY = PeerId("")
+NO_PEER = PeerId("")
 
-ELSEWHERE = (*RESTING, Phase.CATCHING_UP, Phase.FALLING_IN)
+ELSEWHERE = (*RESTING, Phase.CATCHING_UP, Phase.SYNCING)
 """Phases in which a learner's version says nothing about the others'."""
 
 CLOCKS = 8
@@ -161,7 +161,7 @@ class Roster:
         if known is None:
             known = self._known[peer] = KnownPeer(beat, now, now, credit, phased=(now, self.changes))
         else:
-            another = beat.version != known.beat.version and beat.phase is not Phase.FALLING_IN
+            another = beat.version != known.beat.version and beat.phase is not Phase.SYNCING
             if another or beat.phase is not known.beat.phase:
                 known.phased = now, self.changes
             known.beat, known.heard, known.credit = beat, now, credit
@@ -252,7 +252,7 @@ class Roster:
         """Learners that are alive, by id."""
         return sorted(self._learners)
 
-    def halfway(self, mine: int = -1, publisher: PeerId = NOBODY) -> float:
+    def halfway(self, mine: int = -1, publisher: PeerId = NO_PEER) -> float:
         """The version that at least half of the learners are at or beyond, of those that are at one and not
         about to load another. `mine` is this peer's as a learner; a `publisher` counts as beyond all,
         whatever it claims. Infinite while they are fewer than CROWD."""

@@ -1,4 +1,4 @@
-"""Draws tokens inside vLLM with noise that everybody can make again (swarm.draws.noise).
+"""Draws tokens inside vLLM with noise that any peer can make again (swarm.draws.noise).
 
     a request says {ARGUMENT: [seed of its group, G, temperature]}, and its number in the group as its seed
     a step's logits (N, V) --scores--> (N, V): highest is the token that was drawn, with its log-probability;

@@ -2,7 +2,7 @@
 
     defaults < `extends` < file < environment < `--set` --load--> LoadedConfig
     Run --run_dict--> plain values in a Spec --from_run_dict--> the same Run at a joiner
-                                             --unknown, matters--> what another version set, and for whom
+                                             --unknown, matters--> another version's settings, their effect
     Config --dump--> TOML that `load` reads back            --schema_text--> every key explained
 
 Invariant: what is loaded is within its types' ranges and satisfies RELATIONS between two fields. Not

@@ -11,8 +11,8 @@ from swarm.settings.sections import Hours, Part, Section, Share, Weight
 
 
 class Limits(Section):
-    """What this peer takes of its machine and its line, and when it works. Outside of its hours, on a battery
-    or beside other programs it rests, as far as these say so: it keeps its place, and nobody waits for it."""
+    """The share of its machine and line that this peer takes, and its hours. Outside of them, on a battery or
+    beside other programs it pauses, as far as these say so: it keeps its place, and no peer waits for it."""
 
     upload: Weight = 0.0
     """Mbit/s, a million bits a second, that releases, states and rounds of averaging send; groups and all

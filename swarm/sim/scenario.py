@@ -48,7 +48,7 @@ FAULTS = (*OF_PEER, *BETWEEN)
 
 STEPS = ("packed", "patched", "announcing", "announced", "given")
 """Of a publication: the bytes are made, its patches are made, it is about to be announced, it is announced
-and nobody has been given any of it, one answer has been given."""
+and no caller has received any of it, one answer has been given."""
 
 DAMAGES = ("cut", "flip", "empty", "delete")
 """One file, drawn among those that match, loses its end, has bits flipped, or is empty; or all are
@@ -181,14 +181,14 @@ class Scenario(Section, frozen=True):
         """How many times as long as its price a peer's work takes."""
         return math.prod(times for pattern, times in self.slower.items() if fnmatchcase(name, pattern))
 
-    def everybody(self) -> list[str]:
+    def peer_names(self) -> list[str]:
         """Peers that are there at some time."""
         return [f"{role}-{k}" for role, count in self.peers.items() for k in range(count)]
 
     def names(self) -> list[str]:
         """Peers that are there from the start."""
         late = {fault.peer for fault in self.faults if fault.fault == "host"}
-        return [name for name in self.everybody() if name not in late]
+        return [name for name in self.peer_names() if name not in late]
 
 
 def load(path: Path) -> Scenario:
@@ -281,11 +281,11 @@ def _check(scenario: Scenario) -> None:
         )
     _check_work(scenario)
     _check_lines(scenario)
-    everybody = scenario.everybody()
+    names = scenario.peer_names()
     for pattern in scenario.slower:
-        if not select((pattern,), everybody):
+        if not select((pattern,), names):
             raise ScenarioError(f"slower.{pattern}: it names no peer")
-    _check_faults(scenario, everybody)
+    _check_faults(scenario, names)
 
 
 def _not_finite(table: object, where: str = "") -> Iterator[tuple[str, float]]:
@@ -326,7 +326,7 @@ def _check_lines(scenario: Scenario) -> None:
                 )
 
 
-def _check_faults(scenario: Scenario, everybody: list[str]) -> None:
+def _check_faults(scenario: Scenario, names: list[str]) -> None:
     end = scenario.hours * 3600
     for fault in scenario.faults:
         if fault.fault not in FAULTS:
@@ -345,12 +345,12 @@ def _check_faults(scenario: Scenario, everybody: list[str]) -> None:
                 " one such as checkpoint/* or **/*"
             )
         if fault.fault in OF_PEER:
-            if fault.peer not in everybody:
+            if fault.peer not in names:
                 raise ScenarioError(
                     f"{fault.fault} at {fault.at}: there is no peer {fault.peer!r} among the counts of"
                     " [peers]"
                 )
-        elif not all(select(side, everybody) for side in fault.between):
+        elif not all(select(side, names) for side in fault.between):
             raise ScenarioError(f"{fault.fault} at {fault.at}: a side of `between` names no peer")
         if fault.at >= end:
             raise ScenarioError(

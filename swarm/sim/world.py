@@ -244,7 +244,7 @@ class World:
         self._full[folder] = loop.call_at(until, self._storage.fill, folder, False)
 
     def _apply_between(self, step: Fault) -> None:
-        names, links = self._scenario.everybody(), self._links
+        names, links = self._scenario.peer_names(), self._links
         some, others = ([PeerId(name) for name in select(side, names)] for side in step.between)
         if step.fault == "slow":
             links.slow(some, others, step.seconds)
@@ -265,7 +265,7 @@ class World:
         """Of each peer one for all its lives."""
         lines = {
             PeerId(name): self._scenario.line(role_of(name), self._rng(f"{name}/line"))
-            for name in self._scenario.everybody()
+            for name in self._scenario.peer_names()
         }
         return {peer: line for peer, line in lines.items() if line is not None}
 

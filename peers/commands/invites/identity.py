@@ -92,7 +92,7 @@ def import_(args: argparse.Namespace) -> int:
     except OSError as error:
         raise CannotHere(f"{args.file} cannot be read: {error.strerror}") from error
     try:
-        sealed_identity.check_head(content)  # before somebody is asked for its passphrase
+        sealed_identity.check_head(content)  # before the passphrase is asked for
         identity = sealed_identity.opened(content, _passphrase(args.passphrase_file, twice=False))
     except IdentityError as error:
         raise IdentityError(f"{args.file} cannot be opened: {error}") from error

@@ -76,7 +76,7 @@ class CatchUp:
         self._taken = asyncio.Queue[tuple[Release, Had]]()
         self._no_state_before = -math.inf
         """The time until which no state is asked for."""
-        self._fell_in = False
+        self._synced = False
         """What I took last is the whole state of a learner that is in rounds: I step as they do."""
         self.meanwhile = WeightsMeanwhile(host, own_release.above, next_gradient.look, unused)
 
@@ -112,10 +112,10 @@ class CatchUp:
             self._took(taken, had)
         else:
             await self._merging.released()
-        joins = merged is None and self._fell_in and self._own_release.is_settled()
+        joins = merged is None and self._synced and self._own_release.is_settled()
         host.status.early = host.status.early or joins
         host.beat_now()
-        return Cause.FELL_IN if joins else Cause.LOADED
+        return Cause.SYNCED if joins else Cause.LOADED
 
     async def _take(self, had: Had) -> Release | None:
         """Load the better release. None when that failed, or it is not what my round made; the learner is
@@ -125,7 +125,7 @@ class CatchUp:
             return None
         release = await self._take_state(had)
         in_rounds = self._host.config.run.averaging.mode == "butterfly"
-        self._fell_in = in_rounds and release is not None and release.version > 0  # all begin at version 0
+        self._synced = in_rounds and release is not None and release.version > 0  # all begin at version 0
         if release is not None:
             self._other_bytes.set_astray(False)
             return release

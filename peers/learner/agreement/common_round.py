@@ -120,14 +120,14 @@ class CommonRound:
         others, own, start = self._other_learners, self._own_release, self._host.now()
         partners = [*others.partners(), *others.syncing()] if self._others() else []
         if own.is_overtaken() or not partners:
-            return Cause.AHEAD_SEEN if own.is_overtaken() else Cause.NOBODY_CAME
+            return Cause.AHEAD_SEEN if own.is_overtaken() else Cause.NO_PEER_CAME
         try:
             outcome = await self._meet(gradient, batch, partners, others.longest_wait())
         except RoundLost as error:
             self._host.emit(events.RoundBroke, version=self._version(), reason=str(error))
             outcome = None
         if outcome is None:
-            return Cause.AHEAD_SEEN if own.is_ahead() else Cause.NOBODY_CAME
+            return Cause.AHEAD_SEEN if own.is_ahead() else Cause.NO_PEER_CAME
         self._report.add("average", self._host.now() - start)
         await self._averaged(outcome)
         return Cause.AVERAGED
@@ -227,4 +227,4 @@ class CommonRound:
         mine = not self._own_release.is_overtaken() and await self._other_learners.my_turn()
         if self._own_release.is_overtaken():
             return Cause.AHEAD_SEEN
-        return Cause.ALONE if mine else Cause.NOBODY_CAME
+        return Cause.ALONE if mine else Cause.NO_PEER_CAME

@@ -23,7 +23,7 @@ from swarm.core.agreement.state_sync import SLOWER, WINDOW_SHARE, StateSync
 from swarm.protocol import RESTING, Phase
 from swarm.types import Beat, PeerId, Release
 
-ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING, Phase.FALLING_IN)
+ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING, Phase.SYNCING)
 """Phases that are announced by a heartbeat at once: the other learners close their batches too, wait, and
 know which of them may step alone."""
 
@@ -64,7 +64,7 @@ class OtherLearners:
 
     def syncing(self) -> list[PeerId]:
         """Learners that sync, for which others wait with their round."""
-        return [peer for peer, beat in self._all_beats().items() if beat.phase is Phase.FALLING_IN]
+        return [peer for peer, beat in self._all_beats().items() if beat.phase is Phase.SYNCING]
 
     def may_meet(self) -> set[PeerId]:
         """Those that may come to a round of my version."""
@@ -72,7 +72,7 @@ class OtherLearners:
         return {
             peer
             for peer, beat in beats
-            if beat.phase is Phase.FALLING_IN or (_takes_part(beat) and beat.version <= version)
+            if beat.phase is Phase.SYNCING or (_takes_part(beat) and beat.version <= version)
         }
 
     def waiting(self) -> set[PeerId]:
@@ -104,7 +104,7 @@ class OtherLearners:
             one is None
             or self._state_sync.beside
             or (beat := roster.beat(one)) is None
-            or beat.phase is not Phase.FALLING_IN
+            or beat.phase is not Phase.SYNCING
         ):
             return False
         here = self.at_my_version().items()
@@ -219,7 +219,7 @@ class OtherLearners:
         """A learner that has the state of a release: its publisher, or one that is not syncing now."""
         beats, point = self._all_beats(), (release.version, release.weights)
         here = (peer for peer, beat in beats.items() if (beat.version, beat.weights) == point)
-        found = (peer for peer in here if beats[peer].phase is not Phase.FALLING_IN)
+        found = (peer for peer in here if beats[peer].phase is not Phase.SYNCING)
         return release.publisher if release.publisher in beats else next(found, None)
 
     def at_point(self, point: Point) -> list[PeerId]:
@@ -244,7 +244,7 @@ class OtherLearners:
     def all_early(self) -> bool:
         """Whether the others can all learn before a release as this one can. One that cannot would be too
         late for the round; one that syncs takes part with the groups that it has by then."""
-        return all(beat.early or beat.phase is Phase.FALLING_IN for beat in self._beats())
+        return all(beat.early or beat.phase is Phase.SYNCING for beat in self._beats())
 
     def _beats(self) -> list[Beat]:
         beats = (self._host.roster.beat(peer) for peer in self.partners())
@@ -309,7 +309,7 @@ class OtherLearners:
         """Whether the phase changed."""
         phase = Phase(self._state.value)
         if self._syncs:
-            phase = Phase.FALLING_IN
+            phase = Phase.SYNCING
         elif self._releasing:
             phase = UNRELEASED.get(self._state, phase)
         news = phase is not self._host.status.phase

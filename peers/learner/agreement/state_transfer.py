@@ -130,7 +130,7 @@ class StateTransfer:
     def _takes(self, taker: PeerId) -> bool:
         """Whether the last asker is still fetching that state."""
         beat, silent = self._host.roster.beat(taker), self._host.steady() - self._states.asked
-        return beat is not None and beat.phase is Phase.FALLING_IN and silent < TAKER_SILENT
+        return beat is not None and beat.phase is Phase.SYNCING and silent < TAKER_SILENT
 
     async def _rest(self) -> tuple[int, Digest]:
         """My version and its weights, once no round is under way: the state before it would come too late."""

@@ -48,7 +48,7 @@ class IdleCause(NamedTuple):
 
 WAIT = "wait: it is not long"
 
-NOBODY = IdleCause(
+NO_LEARNER = IdleCause(
     "no learner or seed answers",
     "no learner or seed of the run answers",
     "check that their machines are up and that this one reaches them (`swarm doctor`); a new invite has"
@@ -78,7 +78,7 @@ CAUSES: Mapping[Phase, IdleCause] = {
     Phase.NO_ENGINE: AWAY,
     Phase.GATHERING: IdleCause("not enough groups yet", "the groups of a batch are not there yet", WAIT),
     Phase.CATCHING_UP: IdleCause("the swarm has a newer policy", "the swarm has a newer policy", WAIT),
-    Phase.FALLING_IN: IdleCause(
+    Phase.SYNCING: IdleCause(
         "it syncs from another learner",
         "it syncs: it copies another learner's full state, and the others wait for it",
         WAIT,
@@ -103,7 +103,7 @@ def cause(known: IdleSigns) -> IdleCause | None:
     if phase in (Phase.NO_POLICY, Phase.CATCHING_UP, Phase.STARTING) and known.fetched:
         return IdleCause(known.fetched, f"it is {known.fetched}", WAIT)
     if phase is Phase.NO_POLICY and not known.learners and not known.seeds:
-        return NOBODY
+        return NO_LEARNER
     if phase is Phase.NO_CREDIT and not known.learners:
         return NO_LEARNER
     if phase is Phase.NO_CREDIT and math.isfinite(known.wait):

@@ -131,11 +131,11 @@ class Contacts:
                 SEEK * kernel.config.run.pace.patience * kernel.rng.uniform(0.75, 1.25)
             )
             heard = {beat.role for _, beat in kernel.roster}
-            everybody = not {Role.LEARNER, Role.SEED} <= heard
+            of_all = not {Role.LEARNER, Role.SEED} <= heard
             await seek(
                 contact.peer
                 for contact in [*self._known.values()]
-                if contact.peer not in kernel.roster and (everybody or contact.role is Role.SEED)
+                if contact.peer not in kernel.roster and (of_all or contact.role is Role.SEED)
             )
 
 

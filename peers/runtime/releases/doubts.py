@@ -26,7 +26,7 @@ from peers.runtime.releases.lines import ReleaseLines
 from peers.runtime.releases.votes import Against, ReleaseVotes
 from swarm import events
 from swarm.core.agreement.releases import PUBLISHERS, Releases, rank
-from swarm.core.roster import NOBODY
+from swarm.core.roster import NO_PEER
 from swarm.limits import remember
 from swarm.protocol import Role, Topic
 from swarm.types import Beat, Digest, PeerId, Release
@@ -147,7 +147,7 @@ class ReleaseDoubts:
     def _halfway(self, publisher: PeerId) -> float:
         kernel = self._kernel
         mine = kernel.status.version if kernel.who.role is Role.LEARNER else -1
-        return kernel.roster.halfway(mine, NOBODY if publisher == kernel.ports.me else publisher)
+        return kernel.roster.halfway(mine, NO_PEER if publisher == kernel.ports.me else publisher)
 
     def _tell(self, release: Release, why: str, names: bool = True) -> None:
         """`names`: its publisher lied."""

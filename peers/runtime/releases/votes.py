@@ -34,7 +34,7 @@ from swarm.core.agreement.releases import PUBLISHERS
 from swarm.core.agreement.round_record import Witness
 from swarm.core.gradient_checks.clipping import CROWD
 from swarm.core.gradient_checks.same_mean import are_two, got_another
-from swarm.core.roster import ELSEWHERE, NOBODY
+from swarm.core.roster import ELSEWHERE, NO_PEER
 from swarm.limits import remember
 from swarm.protocol import RESTING, Role
 from swarm.types import Beat, Digest, PeerId, Release
@@ -186,7 +186,7 @@ class ReleaseVotes:
         since, other = kernel.now() if heard is None else heard, bool(self._why(release))
         members = self.witness.members(release.version)
         of_round = release.learners == len(members) and not other
-        publisher = release.publisher if of_round else NOBODY
+        publisher = release.publisher if of_round else NO_PEER
         if not self.witness.denies(mine[0], release.version, publisher, self._parts(release), since):
             return False
         learners = self._learners(release.publisher)

@@ -46,7 +46,7 @@ class Cause(StrEnum):
     AVERAGED = "averaged"
     ALONE = "alone"
     """No other learner came, and it is my turn to step alone."""
-    NOBODY_CAME = "nobody came"
+    NO_PEER_CAME = "no peer came"
     """No other learner came, and the gradient is kept: by the config, or because it is another learner's turn
     to step alone."""
     ROUND_BROKE = "round broke"
@@ -60,7 +60,7 @@ class Cause(StrEnum):
     AHEAD_SEEN = "ahead seen"
     """The swarm is at a version that I did not help to make."""
     LOADED = "loaded"
-    FELL_IN = "fell in"
+    SYNCED = "synced"
     """I took over the state of a learner that waits for a round, and have a gradient for that or none."""
     FETCH_FAILED = "fetch failed"
     STOP = "stop"
@@ -91,14 +91,14 @@ TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
     (_S.LEARNING, _C.BATCH_REFUSED): (_S.GATHERING, _X.GATHER),
     (_S.MATCHING, _C.AVERAGED): (_S.STEPPING, _X.STEP),
     (_S.MATCHING, _C.ALONE): (_S.STEPPING, _X.STEP),
-    (_S.MATCHING, _C.NOBODY_CAME): (_S.GATHERING, _X.GATHER),
+    (_S.MATCHING, _C.NO_PEER_CAME): (_S.GATHERING, _X.GATHER),
     (_S.MATCHING, _C.ROUND_BROKE): (_S.MATCHING, _X.AVERAGE),
     (_S.STEPPING, _C.STEPPED): (_S.GATHERING, _X.GATHER),
     (_S.STEPPING, _C.ROUND_BROKE): (_S.GATHERING, _X.GATHER),
     (_S.STEPPING, _C.OUT_OF_MEMORY): (_S.GATHERING, _X.GATHER),
     (_S.RELEASING, _C.PUBLISHED): (_S.MATCHING, _X.AVERAGE),
     (_S.CATCHING_UP, _C.LOADED): (_S.GATHERING, _X.GATHER),
-    (_S.CATCHING_UP, _C.FELL_IN): (_S.MATCHING, _X.JOIN),
+    (_S.CATCHING_UP, _C.SYNCED): (_S.MATCHING, _X.JOIN),
     (_S.CATCHING_UP, _C.FETCH_FAILED): (_S.GATHERING, _X.GATHER),
     **{
         (state, _C.AHEAD_SEEN): (_S.CATCHING_UP, _X.FETCH)
@@ -116,7 +116,7 @@ SITES: dict[tuple[State, Cause], tuple[State, Command]] = {
     pair: after
     for pair, after in TABLE.items()
     if (pair[0] not in (_S.MATCHING, _S.RELEASING) or pair[1] in (_C.AHEAD_SEEN, _C.STOP))
-    and pair[1] is not _C.FELL_IN
+    and pair[1] is not _C.SYNCED
 } | {
     (_S.LEARNING, _C.GRADIENT_READY): (_S.STEPPING, _X.STEP_LOCALLY),
     (_S.LEARNING, _C.GRADIENT_EARLY): (_S.STEPPING, _X.STEP_LOCALLY),

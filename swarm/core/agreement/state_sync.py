@@ -53,7 +53,7 @@ class StateSync:
             return False
         assert self.one is not None
         beat = beats.get(self.one)
-        if beat is not None and beat.phase is Phase.FALLING_IN:
+        if beat is not None and beat.phase is Phase.SYNCING:
             self._here = now
             if now - self._since < self._most:
                 return True
@@ -68,7 +68,7 @@ class StateSync:
 
     def _choose(self, beats: Mapping[PeerId, Beat], now: float) -> bool:
         self._rests = {peer: until for peer, until in self._rests.items() if until > now}
-        falling = [peer for peer, beat in beats.items() if beat.phase is Phase.FALLING_IN]
+        falling = [peer for peer, beat in beats.items() if beat.phase is Phase.SYNCING]
         fresh = [(beats[peer].incarnation, peer) for peer in falling if peer not in self._rests]
         if fresh:
             self.one, self._since = min(fresh)[1], now

@@ -59,19 +59,19 @@ def _dots(parts: Sequence[torch.Tensor]) -> list[list[float]]:
     return [[half[max(j, k)][min(j, k)] for j in range(len(flat))] for k in range(len(flat))]
 
 
-NOBODY = Company(Agreement(), ())
+NO_COMPANY = Company(Agreement(), ())
 
 
 class Seen:
     """The findings of a round's parts about one member."""
 
     def __init__(self) -> None:
-        self._kept, self._company = 0.0, NOBODY
+        self._kept, self._company = 0.0, NO_COMPANY
 
     def add(self, kept: float, company: Company) -> None:
         """Add a part, whose distance from the mean was cut to `kept`."""
         self._kept += kept**2 * company.mean.mine
-        self._company = company if self._company is NOBODY else self._company.and_of(company)
+        self._company = company if self._company is NO_COMPANY else self._company.and_of(company)
 
     @property
     def cosines(self) -> Cosines:

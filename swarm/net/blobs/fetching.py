@@ -192,7 +192,7 @@ class Fetch:
         if alive and now <= self._moved + STARVED and now <= self._hoped + BARE:
             return False
         why = "; ".join(f"{source.peer} {self._reason(source)}" for source in self._sources.values())
-        self._failure = NetError(f"nobody gave {self._root}: " + (why or "no holder is known"))
+        self._failure = NetError(f"no holder sent {self._root}: " + (why or "no holder is known"))
         return True
 
     def _reason(self, source: BlockSource) -> str:

@@ -31,9 +31,9 @@ def test_who_comes_back_is_in_its_first_round_with_a_gradient(tmp_path: Path) ->
         alone = version(stays)
         house.wait_until(lambda: version(stays) >= alone + 4, 60, "the learner that lives did not go on")
         back = house.join("learner", folder=folder)
-        house.wait_until(lambda: back.saw(events.Moved, cause="fell in"), 60, "no state was taken over")
-        (fell_in, *_) = back.saw(events.Moved, cause="fell in")
-        house.wait_until(lambda: version(back) >= fell_in.version + 4, 60, "it made no versions")
-        first, *_ = back.saw(events.Trained, since=fell_in.at)
+        house.wait_until(lambda: back.saw(events.Moved, cause="synced"), 60, "no state was taken over")
+        (synced, *_) = back.saw(events.Moved, cause="synced")
+        house.wait_until(lambda: version(back) >= synced.version + 4, 60, "it made no versions")
+        first, *_ = back.saw(events.Trained, since=synced.at)
         assert first.members == 2 and first.groups > 0
         assert differing(seed) == [] and all(one.process.poll() is None for one in samplers)

@@ -56,7 +56,7 @@ def returning(
 
 def falls(told: Told, who: str = WHO) -> list[Any]:
     """When it has the state of the others."""
-    return [event for event in told.of(Moved, who, since=KILLED + DOWN) if event.cause == "fell in"]
+    return [event for event in told.of(Moved, who, since=KILLED + DOWN) if event.cause == "synced"]
 
 
 class Learnt(NamedTuple):
@@ -118,14 +118,14 @@ def undisturbed() -> tuple[Told, Watched]:
 
 
 def assert_is_in_the_next_round(told: Told, overlap: bool) -> None:
-    (fell_in,) = falls(told)
-    rounds = told.of(Averaged, "learner-0", since=fell_in.at - EPOCH)
-    assert rounds[0].version == fell_in.version and WHO in rounds[0].members
-    first, *rest = told.of(Trained, WHO, since=fell_in.at - EPOCH)
-    assert (first.groups > 0) is overlap and first.version == fell_in.version + 1
+    (synced,) = falls(told)
+    rounds = told.of(Averaged, "learner-0", since=synced.at - EPOCH)
+    assert rounds[0].version == synced.version and WHO in rounds[0].members
+    first, *rest = told.of(Trained, WHO, since=synced.at - EPOCH)
+    assert (first.groups > 0) is overlap and first.version == synced.version + 1
     assert len(rest) > 3 and all(step.groups > 0 and step.members == 3 for step in rest)
     if overlap:
-        assert rounds[0].at - fell_in.at < LEARN
+        assert rounds[0].at - synced.at < LEARN
     account = audit(told.all)
     assert account.passed and account.once > 0, (account.lost, account.doubled)
 
@@ -140,21 +140,21 @@ def test_who_learns_nothing_ahead_is_in_the_next_round_too(tmp_path: Path) -> No
 
 def test_a_state_is_copied_before_the_next_gradient_begins() -> None:
     told, watched = undisturbed()
-    (fell_in,) = falls(told)
-    released = [event.at for event in told.of(Released) if event.release.version == fell_in.version]
-    assert watched.made[fell_in.version] - min(released) < LEARN / 4
+    (synced,) = falls(told)
+    released = [event.at for event in told.of(Released) if event.release.version == synced.version]
+    assert watched.made[synced.version] - min(released) < LEARN / 4
 
 
 def test_who_falls_in_learns_while_its_state_comes_which_is_loaded_after_that() -> None:
     told, watched = undisturbed()
-    (fell_in,), meanwhile = falls(told), watched.first_learnt()
+    (synced,), meanwhile = falls(told), watched.first_learnt()
     at = next(at for at in watched.loaded if at - EPOCH > KILLED + DOWN)
     moved = told.of(Moved, WHO, since=KILLED + DOWN)
     heard = next(event.at for event in moved if event.cause == "ahead seen")
-    assert meanwhile.began - heard < 3.3 and meanwhile.ended <= at <= fell_in.at
-    stepped = next(event for event in told.of(Stepped, WHO) if event.at > fell_in.at)
+    assert meanwhile.began - heard < 3.3 and meanwhile.ended <= at <= synced.at
+    stepped = next(event for event in told.of(Stepped, WHO) if event.at > synced.at)
     assert {*stepped.groups} == meanwhile.groups
-    assert min(one.began for one in watched.learnt if one.began >= meanwhile.ended) < fell_in.at + 0.5
+    assert min(one.began for one in watched.learnt if one.began >= meanwhile.ended) < synced.at + 0.5
 
 
 def no_state(patch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -211,20 +211,20 @@ def test_no_gradient_is_brought_to_a_round_two_versions_after_its_own(
 
 def test_who_comes_back_learns_on_no_group_that_others_have_trained() -> None:
     told, watched = undisturbed()
-    (fell_in,) = falls(told)
+    (synced,) = falls(told)
     groups = set().union(*(one.groups for one in watched.learnt if one.began - EPOCH > KILLED + DOWN))
     on_its_disk = {event.group for event in told.of(Judged, WHO, until=KILLED) if event.verdict == "admit"}
-    steps = [event for event in told.of(Stepped) if event.version <= fell_in.version]
+    steps = [event for event in told.of(Stepped) if event.version <= synced.version]
     trained = {group for event in steps for group in event.groups}
     assert on_its_disk & trained and on_its_disk & groups and not trained & groups
 
 
 def test_who_comes_back_takes_what_the_others_have_and_not_what_its_disk_has() -> None:
     told, _ = undisturbed()
-    (fell_in,) = falls(told)
+    (synced,) = falls(told)
     loaded = [event for event in told.of(Moved, WHO, since=KILLED + DOWN) if event.cause == "loaded"]
     newest = max(event.release.version for event in told.of(Released, until=KILLED + DOWN))
-    assert newest <= fell_in.version and not loaded
+    assert newest <= synced.version and not loaded
 
 
 def test_who_is_left_out_of_a_round_waits_for_nobody_who_has_stepped_on(
@@ -238,9 +238,9 @@ def test_who_is_left_out_of_a_round_waits_for_nobody_who_has_stepped_on(
 
     monkeypatch.setattr(OtherLearners, "partners", partners)
     told = returning(tmp_path)
-    fell_in, *_ = falls(told)
-    leaves = next(event for event in told.of(Moved, WHO) if event.at > fell_in.at)
-    stepped = [event.at for event in told.of(Moved) if event.cause == "stepped" and event.at > fell_in.at]
+    synced, *_ = falls(told)
+    leaves = next(event for event in told.of(Moved, WHO) if event.at > synced.at)
+    stepped = [event.at for event in told.of(Moved) if event.cause == "stepped" and event.at > synced.at]
     assert leaves.cause == "ahead seen" and leaves.at - min(stepped) < LEARN
 
 
@@ -248,9 +248,9 @@ def test_who_is_left_out_of_a_round_waits_for_nobody_who_has_stepped_on(
 def test_two_that_come_back_are_in_the_next_round_with_all_others(tmp_path: Path, later: float) -> None:
     other = Fault(at=KILLED, fault="bounce", down=DOWN + later, peer="learner-1")
     told = returning(tmp_path, True, other, learners=4, minutes=1.2)
-    (fell_in, *_), (second, *_) = falls(told), falls(told, "learner-1")
-    rounds = told.of(Averaged, "learner-0", since=max(fell_in.at, second.at) - EPOCH)
-    assert fell_in.version == second.version == rounds[0].version and len(rounds[0].members) == 4
+    (synced, *_), (second, *_) = falls(told), falls(told, "learner-1")
+    rounds = told.of(Averaged, "learner-0", since=max(synced.at, second.at) - EPOCH)
+    assert synced.version == second.version == rounds[0].version and len(rounds[0].members) == 4
 
 
 def test_who_meets_nobody_while_all_others_wait_for_one_gives_that_one_its_state(
@@ -265,12 +265,12 @@ def test_who_meets_nobody_while_all_others_wait_for_one_gives_that_one_its_state
     monkeypatch.setattr(OtherLearners, "_met_before", met_before)
     monkeypatch.setattr(OtherLearners, "at_release", lambda *_: early)
     told = returning(tmp_path, down=back - KILLED, samplers=14, minutes=1.1)
-    fell_in, *_ = falls(told)
-    steps = told.of(Trained, early, since=back + 2.0, until=fell_in.at - EPOCH + LEARN)
+    synced, *_ = falls(told)
+    steps = told.of(Trained, early, since=back + 2.0, until=synced.at - EPOCH + LEARN)
     assert [step.members for step in steps] == [3]
 
 
 def test_learners_that_begin_together_learn_before_their_first_round() -> None:
     told = Told(scenario(0.15, (4, 8)))
-    assert not [event for event in told.of(Moved) if event.cause == "fell in" and event.version == 0]
+    assert not [event for event in told.of(Moved) if event.cause == "synced" and event.version == 0]
     assert [len(event.members) for event in told.of(Averaged) if event.version == 0] == 4 * [4]

@@ -204,7 +204,7 @@ def test_two_newcomers_take_one_copy_and_a_third_version_waits_for_them() -> Non
                 newer.me, beat(name=newer.me, seq=seq, phase=phase), old.host.now()
             )
 
-        says(10, Phase.FALLING_IN)
+        says(10, Phase.SYNCING)
         assert not await new.takes_from(old, old.release()), "the other one takes the earlier state"
         await asyncio.sleep(state_transfer.TAKER_SILENT)
         assert await new.takes_from(old, old.release()), "it asks for no more of it"

@@ -18,7 +18,7 @@ from swarm.sim.links import SimLinks
 from swarm.types import PeerId
 
 FALLS, WAITS = PeerId("falls in"), PeerId("waits")
-NEW = FALLS, Phase.FALLING_IN, 1
+NEW = FALLS, Phase.SYNCING, 1
 MEETS = WAITS, Phase.MATCHING, 4
 
 
@@ -48,7 +48,7 @@ def test_a_round_that_began_before_is_not_kept_waiting_for_it() -> None:
     """Who gives it a state is in that round, which waits for the last gradient."""
     assert not waits(MEETS, NEW)
     assert waits((WAITS, Phase.MATCHING, 3), NEW), "that one is of another version"
-    assert not waits(MEETS, NEW, (FALLS, Phase.FALLING_IN, 3)), "it has loaded a release since"
+    assert not waits(MEETS, NEW, (FALLS, Phase.SYNCING, 3)), "it has loaded a release since"
 
 
 def test_nobody_is_waited_for_whom_it_wants_to_be_left_out() -> None:
@@ -71,8 +71,8 @@ def giver(*heard: tuple[PeerId, Phase]) -> PeerId | None:
 
 
 def test_one_that_has_the_weights_alone_is_not_asked_for_a_state() -> None:
-    assert giver((FALLS, Phase.MATCHING)) == FALLS and giver((FALLS, Phase.FALLING_IN)) is None
-    assert giver((FALLS, Phase.FALLING_IN), (WAITS, Phase.FALLING_IN)) == WAITS, "it merges, or will have it"
+    assert giver((FALLS, Phase.MATCHING)) == FALLS and giver((FALLS, Phase.SYNCING)) is None
+    assert giver((FALLS, Phase.SYNCING), (WAITS, Phase.SYNCING)) == WAITS, "it merges, or will have it"
 
 
 def test_who_takes_over_a_state_gives_none() -> None:

@@ -368,8 +368,8 @@ def test_a_learner_came_to_its_phase_at_its_version_or_began_to_fall_in_then() -
             (Phase.MATCHING, 4),
             (Phase.MATCHING, 4),
             (Phase.MATCHING, 5),
-            (Phase.FALLING_IN, 5),
-            (Phase.FALLING_IN, 7),
+            (Phase.SYNCING, 5),
+            (Phase.SYNCING, 7),
             (Phase.GATHERING, 7),
         ]
     ):

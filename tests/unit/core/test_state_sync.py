@@ -15,7 +15,7 @@ NEW, NEWER, OLD = PeerId("new"), PeerId("newer"), PeerId("old")
 
 
 def falls(**changes: object) -> Beat:
-    return beat(**({"phase": Phase.FALLING_IN, "version": 3} | changes))
+    return beat(**({"phase": Phase.SYNCING, "version": 3} | changes))
 
 
 def here(phase: Phase, inbox: int = 4) -> Beat:
