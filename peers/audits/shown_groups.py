@@ -8,10 +8,10 @@ Frames are held in memory. Not handled here: accusations (peers.audits.accusatio
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import NamedTuple
 
 from peers.audits.evidence import Unsigned, signed_group
+from peers.intake.frame_shelf import FrameShelf
 from peers.intake.inbox import LearnerInbox
 from peers.runtime.host import Host
 from swarm.core.audits.accusations import Claim
@@ -49,15 +49,11 @@ class ShownGroups:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._frames: OrderedDict[Digest, bytes] = OrderedDict()
-        self._bytes = 0
+        self._frames = FrameShelf(FRAMES_BYTES)
 
     def put(self, frame: bytes) -> Digest:
         digest = digest_of(frame)
-        self._bytes += len(frame) - len(self._frames.get(digest, b""))
-        self._frames[digest] = frame
-        while self._bytes > FRAMES_BYTES:
-            self._bytes -= len(self._frames.popitem(last=False)[1])
+        self._frames.put(digest, frame)
         return digest
 
     async def serve(self) -> None:
@@ -67,7 +63,7 @@ class ShownGroups:
         asked = read_question(question, AccusedQuery)
         if sender not in self._host.roster.learners():
             raise Refused("only learners of this run are shown what this peer accuses")
-        if (frame := self._frames.get(asked.group)) is None:
+        if not (frame := self._frames.of(asked.group)):
             raise Refused("this peer accuses no such group, or does not hold it any more")
         return frame
 

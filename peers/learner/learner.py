@@ -25,13 +25,14 @@ from pathlib import Path
 from peers.audits.auditor import Auditor
 from peers.audits.evidence import FOLDER
 from peers.audits.replayer import MakeReplay
+from peers.intake.frame_shelf import FrameShelf
 from peers.intake.group_opening import Decoder
 from peers.intake.inbox import LearnerInbox
 from peers.learner.agreement.catch_up import CatchUp
 from peers.learner.agreement.common_round import CommonRound
 from peers.learner.agreement.other_learners import OtherLearners
 from peers.learner.agreement.own_release import OwnRelease
-from peers.learner.agreement.rechecks import BatchRechecks, SignedFrames
+from peers.learner.agreement.rechecks import FRAMES_BYTES, BatchRechecks
 from peers.learner.agreement.state_transfer import StateTransfer
 from peers.learner.checkpoints import Checkpoints, Progress
 from peers.learner.gradients import Gradients
@@ -69,7 +70,7 @@ class LearnerPeer:
         self.learner.version = -1
         self.round = Round()
         self.other_learners = OtherLearners(host, lambda: learner.version)
-        frames = SignedFrames()
+        frames = FrameShelf(FRAMES_BYTES)
         self.inbox = LearnerInbox(
             host,
             source,
@@ -78,7 +79,7 @@ class LearnerPeer:
             self.other_learners.as_fast,
             keeper=lambda: self.trained,
             audit=lambda: self.auditor,
-            signed=frames.hold,
+            signed=lambda group, frame: frames.put(group.id, frame),
         )
         self.auditor = Auditor(host, self.inbox, replay, folder and folder.with_name(FOLDER))
         self.trained = TrainedGroups(
@@ -97,7 +98,7 @@ class LearnerPeer:
         )
         self._agree(host, learner, frames, folder)
 
-    def _agree(self, host: Host, learner: BaseLearner, frames: SignedFrames, folder: Path | None) -> None:
+    def _agree(self, host: Host, learner: BaseLearner, frames: FrameShelf, folder: Path | None) -> None:
         """Build the parts of a round: the average, its checks and records, the gradient beside it, and the
         way to a version of others."""
         self.transfer = StateTransfer(host, learner, self.own_release.at_rest, self.other_learners)

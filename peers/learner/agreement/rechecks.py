@@ -27,6 +27,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from peers.audits.evidence import Unsigned, signed_group
+from peers.intake.frame_shelf import FrameShelf
 from peers.intake.inbox import LearnerInbox
 from peers.learner.agreement.manifests import BatchManifest
 from peers.runtime.host import Host
@@ -80,32 +81,13 @@ class SignedBatch(NamedTuple):
     groups: tuple[Group, ...]
 
 
-class SignedFrames:
-    """The last groups that were admitted, as their samplers signed them."""
-
-    def __init__(self) -> None:
-        self._frames: OrderedDict[str, bytes] = OrderedDict()
-        """Group id -> frame."""
-        self._bytes = 0
-
-    def hold(self, group: Group, frame: bytes) -> None:
-        self._frames[group.id] = frame
-        self._bytes += len(frame)
-        while self._bytes > FRAMES_BYTES:
-            self._bytes -= len(self._frames.popitem(last=False)[1])
-
-    def of(self, group: str) -> bytes:
-        """The frame of the group with this id; empty where it is not held."""
-        return self._frames.get(group, b"")
-
-
 class BatchRechecks:
     def __init__(
         self,
         host: Host,
         learner: BaseLearner,
         inbox: LearnerInbox,
-        frames: SignedFrames,
+        frames: FrameShelf,
         *,
         of_round: bool,
     ) -> None:
