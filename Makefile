@@ -59,7 +59,7 @@ demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained
 	$(BIN)/swarm up configs/demo.toml --folder demo-run
 
 test: $(STAMP) chromium namespaces sandbox  ## tests/unit, tests/sim and tests/real, three files at a time
-	$(PYTEST) $(PARALLEL) $(QUICK) tests/unit tests/sim tests/real $(ARGS)
+	$(PYTEST) $(PARALLEL) $(QUICK) tests/real tests/sim tests/unit $(ARGS)
 
 test-fast: $(STAMP)  ## tests/unit: what is decided, written, folded and learned; no swarm, no process
 	$(PYTEST) $(QUICK) tests/unit $(ARGS)
