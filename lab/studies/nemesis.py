@@ -73,7 +73,7 @@ PROMISES = {
     "split": f"at the end all peers are within {BEHIND} versions, and those at one version have its bytes",
     "chain": f"in the last {LATE:g} s a version has one digest, and each was made from the one before",
     "lost": "each acknowledged group is trained, refused or held, but for one whose only copies were damaged",
-    "doubled": "no group is trained twice, but for one of whose step the only records were damaged",
+    "doubled": "no group is trained twice, but for one of whose step the only records are damaged or gone",
     "growth": "no table grows beyond its bound",
 }
 
@@ -284,7 +284,9 @@ class _Watch:
         if lost := [group for group in found.lost if not self._had_no_copy(group)]:
             how = f"{len(lost)} of {found.acknowledged} groups, such as {lost[0]}"
             self._trial.fail("lost", how)
-        doubled = {group: its for group, its in found.doubled.items() if not self._had_no_record(group)}
+        doubled = {
+            group: its for group, its in found.doubled.items() if not self._had_no_record(group, its[0])
+        }
         if doubled:
             group, versions = next(iter(doubled.items()))
             self._trial.fail("doubled", f"{len(doubled)} groups: {group} in versions {versions}")
@@ -306,22 +308,34 @@ class _Watch:
             if isinstance(event, events.Judged) and event.verdict is Verdict.ADMIT and event.group == group
         )
 
-    def _had_no_record(self, short: str) -> bool:
-        """Whether the first released step with a group was on no disk that lasts: every member of that step
-        had a full disk, and a seed that had it in memory died since, or the records were damaged; or the
-        members are gone."""
+    def _had_no_record(self, short: str, first: int) -> bool:
+        """Whether the step to version `first`, with a group, was on no disk that lasts: every member of it
+        had a full disk, and a seed that had it in memory died since, or the records were damaged; or all are
+        gone, and no learner that lives had a policy of that version before."""
         steps = [
             (at, event)
             for at, event in zip(self._times, self._told, strict=True)
             if isinstance(event, events.Stepped)
             and short in (*event.others, *(g[:16] for g in event.groups))
+            and event.version == first
             and self._made_a_release(event)
         ]
-        first = min(event.version for _, event in steps)
-        here = [(at, event) for at, event in steps if event.version == first and event.peer in self._lives]
-        return bool(here) and all(
+        here = [(at, event) for at, event in steps if event.peer in self._lives]
+        if not here:
+            return not self._were_asked({event.peer for _, event in steps}, first)
+        return all(
             self._damaged(event.peer, at) or (self._was_full(event.peer, at) and self._seed_died(at))
             for at, event in here
+        )
+
+    def _were_asked(self, gone: set[str], version: int) -> bool:
+        """Whether a learner that lives loaded a policy of `version`, or a later one, while some of these
+        were there: it asks them for the groups in it."""
+        last = max(at for at, event in zip(self._times, self._told, strict=True) if event.peer in gone)
+        return any(
+            event.peer in self._lives
+            for at, event in zip(self._times, self._told, strict=True)
+            if isinstance(event, events.Moved) and event.version >= version and at <= last
         )
 
     def _made_a_release(self, step: events.Stepped) -> bool:

@@ -29,6 +29,7 @@ from operator import or_
 from swarm.core.agreement.lineage import Point, ancestry, parents
 from swarm.core.agreement.releases import rank
 from swarm.core.agreement.trained import made_by, mark
+from swarm.core.intake.admission import REPEATED
 from swarm.events import (
     GOSSIPED,
     Adopted,
@@ -120,9 +121,8 @@ class Account:
                 self.steps[event.version, event.parent, event.members][event.peer].append(event)
                 self.beside[event.peer][event.version - 1, event.parent] = self.found.pop(event.peer, set())
                 self.stepped[event.peer].update(event.groups)
-            case Judged() if event.verdict is Verdict.ADMIT:
-                self.admitted[event.group] = None
-                self.held[event.peer].add(event.group)
+            case Judged():
+                self._judged(event)
             case Found():
                 self.found[event.peer].update(event.groups)
             case Returned():
@@ -141,6 +141,13 @@ class Account:
     def _begin_life(self, peer: PeerId) -> None:
         for groups in (self.held, self.found, self.beside):
             groups.pop(peer, None)
+
+    def _judged(self, event: Judged) -> None:
+        if event.verdict is Verdict.ADMIT:
+            self.admitted[event.group] = None
+            self.held[event.peer].add(event.group)
+        elif event.group in self.admitted and (why := _refusal(event)):
+            self.dropped[event.group] = why
 
     @cached_property
     def releases(self) -> dict[int, list[Release]]:
@@ -208,6 +215,14 @@ class Account:
                 found[group] += times * [point]
         alike = {point for point, each in rounds.items() if len(each) > 1}
         return {group: _told_apart(points, alike) for group, points in found.items()}
+
+
+def _refusal(judged: Judged) -> str:
+    """Why a group that was delivered again is not trained: none where a learner asks for it later, or says
+    that it is known."""
+    if judged.verdict is Verdict.DUPLICATE:
+        return judged.detail if judged.detail != REPEATED else ""
+    return judged.verdict.value if judged.verdict is not Verdict.OVER_QUOTA else ""
 
 
 def _point(release: Release) -> Point:

@@ -11,6 +11,7 @@ from nouns import NOW, release
 
 from peers import cli
 from swarm.core.group_accounts import JournalAudit, audit
+from swarm.core.intake.admission import REPEATED
 from swarm.events import Adopted, Dropped, Found, Judged, Released, Returned, Snapped, Started, Stepped
 from swarm.journal import to_line
 from swarm.protocol import Role
@@ -118,6 +119,27 @@ def test_a_group_that_is_refused_for_a_reason_is_not_lost_and_a_duplicate_of_not
     assert audit([*GOOD, admitted(3, 4), dropped(3, 5, "expired")]).refused == {"expired": 1}
     assert audit([*GOOD, admitted(3, 4), dropped(3, 5, "duplicate")]).lost == (name(3),)
     assert audit([*GOOD, dropped(1, 5, "duplicate")]).passed
+
+
+@pytest.mark.parametrize(
+    ("verdict", "detail", "why"),
+    [
+        (Verdict.STALE, "9 versions old", "stale"),
+        (
+            Verdict.DUPLICATE,
+            "there is a group of this task and seed",
+            "there is a group of this task and seed",
+        ),
+        (Verdict.DUPLICATE, REPEATED, None),
+        (Verdict.OVER_QUOTA, "no room", None),
+    ],
+)
+def test_a_group_that_its_learner_lost_is_refused_where_another_one_refuses_it(
+    verdict: Verdict, detail: str, why: str | None
+) -> None:
+    again = msgspec.structs.replace(admitted(3, 6, TWO), verdict=verdict, detail=detail)
+    found = audit([*GOOD, admitted(3, 4), started(5), again])
+    assert found.refused == ({why: 1} if why else {}) and found.passed == bool(why)
 
 
 def test_what_a_learner_merged_before_it_died_it_holds_as_any_step_of_its_own() -> None:
