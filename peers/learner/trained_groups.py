@@ -114,8 +114,6 @@ class TrainedGroups:
         for segment, kept in await self._read(self._steps, KeptStep):
             self._add(kept.step, kept.follows)
             self._place_step(kept.step, segment)
-            for each in marks_of(kept.step.groups):
-                self._inbox.admission.remember(each)
         self._ledger.begin_life()
         self._ledger.recall(self._host.releases.announced())
         found = dict[str, KeptGroup]()
@@ -289,10 +287,12 @@ class TrainedGroups:
 
     async def _place_groups(self, policy: HeldPolicy) -> None:
         steps, lost = self._ledger.split(policy)
-        self._unsure = self._ledger.unsure(policy)
-        self._trained = set().union(*(marks_of(step.groups) for step in steps))
+        unsure = self._ledger.unsure(policy)
+        self._unsure, self._trained = bool(unsure), _marks_in(steps)
         self._drop(self._trained)
-        self._put_back(set().union(*(marks_of(step.groups) for step in lost)) - self._trained)
+        self._put_back(_marks_in(lost) - self._trained)
+        sure = _marks_in(step for step in steps if step not in unsure)
+        self._admit_again(_marks_in((*lost, *unsure)) - sure)
         await self._take_up(policy.version)
 
     async def saved(self, version: int) -> None:
@@ -346,18 +346,29 @@ class TrainedGroups:
 
     def _put_back(self, marks: Collection[bytes]) -> None:
         """My groups of steps that are lost come back."""
-        waiting = {mark(group.id) for group in self._inbox.batcher.groups()}
-        waiting |= {mark(item.group.id) for item in self._under_way()}
+        waiting = self._waiting()
         back = {each: its for step in self._stepped for each, its in step.items() if each in marks}
         left = ({each: step[each] for each in step if each not in marks} for step in self._stepped)
         self._stepped, self._last = deque(filter(None, left)), self._last.difference(marks)
         self._stepped_bytes = sum(map(_bytes, self._stepped))
         self._return([its for each, its in back.items() if each not in waiting])
 
+    def _admit_again(self, marks: Collection[bytes]) -> None:
+        """Groups that no policy is known to have are admitted when they come, unless they are here."""
+        here = self._waiting().union(*self._stepped, (mark(kept.group.id) for kept in self._unread))
+        for each in marks:
+            if each not in here:
+                self._inbox.admission.forget(each)
+
+    def _waiting(self) -> set[bytes]:
+        """Marks of the groups that wait here or are learned on."""
+        under_way = [item.group for item in self._under_way()]
+        return {mark(group.id) for group in (*self._inbox.batcher.groups(), *under_way)}
+
     async def _take_up(self, version: int) -> None:
         """The disk's groups of versions up to mine come back, those in my line do not."""
         ready = [kept for kept in self._unread if kept.group.version <= version]
-        mine = set().union(*(marks_of(step.groups) for step in self._ledger.mine)) & self._trained
+        mine = _marks_in(self._ledger.mine) & self._trained
         wanted = [kept for kept in ready if mark(kept.group.id) not in self._trained - mine]
         try:
             tasks = await self._inbox.reward_calls.tasks([kept.group.task for kept in wanted])
@@ -463,6 +474,11 @@ class TrainedGroups:
 def marks(batch: Sequence[Waiting]) -> bytes:
     """The marks of a batch, for a round; none of a batch too large for that."""
     return b"".join(mark(item.group.id) for item in batch) if len(batch) <= MARKED else b""
+
+
+def _marks_in(steps: Iterable[TrainedStep]) -> set[bytes]:
+    """The marks of the groups of these steps."""
+    return set().union(*(marks_of(step.groups) for step in steps))
 
 
 def _bytes(step: dict[bytes, Scored]) -> int:

@@ -1,7 +1,7 @@
 """Which groups a policy was trained on: the steps in its line of releases.
 
     own steps, steps reported by others, announced releases -> line(policy): releases
-                                                 -> split(policy): steps in the line, own steps that are lost
+                                                 -> split(policy): steps in the line, steps that are lost
 
 A step is in the line when the line has its weights at its version, or a release that its round made: by one
 of its members, of as many learners, from the same parent (another member's step along the same average may
@@ -128,16 +128,18 @@ class TrainedLedger:
         return ancestry(policy[:2], before, max(0, self._oldest - 1))
 
     def split(self, policy: HeldPolicy) -> tuple[list[TrainedStep], list[TrainedStep]]:
-        """(steps that are in the policy's line, my steps that are not)."""
+        """(steps that are in the policy's line, mine and others' that are not)."""
         line, gaps = self.line(policy)
         mine = [step for step in self.mine if self._is_in(step, line, gaps) is not False]
         theirs = [step for key, step in self._others.items() if key in line]
-        return [*mine, *theirs], [step for step in self.mine if step not in mine]
+        lost = [step for step in self.mine if step not in mine]
+        away = [step for key, step in self._others.items() if key not in line]
+        return [*mine, *theirs], [*lost, *(step for step in away if self._is_in(step, line, gaps) is False)]
 
-    def unsure(self, policy: HeldPolicy) -> bool:
-        """Whether an own step counts as part of the policy's line only because that is unknown."""
+    def unsure(self, policy: HeldPolicy) -> list[TrainedStep]:
+        """My steps that count as part of the policy's line only because that is unknown."""
         line, gaps = self.line(policy)
-        return any(self._is_in(step, line, gaps) is None for step in self.mine)
+        return [step for step in self.mine if self._is_in(step, line, gaps) is None]
 
     def _is_in(self, step: TrainedStep, line: Collection[Point], gaps: Collection[Point]) -> bool | None:
         """None: unknown here."""

@@ -168,6 +168,10 @@ class Admission:
         """Take the group with this mark (`swarm.core.agreement.trained`) for one that was admitted."""
         remember(self._seen, seen, None, 2 * REMEMBERED)
 
+    def forget(self, seen: bytes) -> None:
+        """The group with this mark may be admitted: it is not here, and may not be trained."""
+        self._seen.pop(seen, None)
+
 
 def _slot_mark(group: Group) -> bytes:
     """Identifies a slot: another text for it is no second group, whoever sends it."""

@@ -274,6 +274,70 @@ def test_what_another_learner_trained_is_not_admitted_when_it_comes(tmp_path: Pa
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("policy", "members", "admits"),
+    [
+        (HeldPolicy(2, Digest("e" * 64), digest(1)), 1, True),
+        (HeldPolicy(2, digest(2), digest(1)), 2, True),
+        (HeldPolicy(2, digest(2), digest(1)), 1, False),
+    ],
+    ids=["not in the line", "unknown", "in the line"],
+)
+def test_a_group_of_a_step_on_the_disk_that_is_not_there_itself_is_admitted_unless_the_policy_has_the_step(
+    tmp_path: Path, policy: HeldPolicy, members: int, admits: bool
+) -> None:
+    async def main() -> None:
+        me, other, theirs = PeerId("learner-0"), PeerId("learner-1"), mark(group(2).id)
+        async with trained_of(tmp_path, [1]) as before:
+            await before.stepped([me, other][:members], scored(before, 1), {other: theirs})
+        async with trained_of(tmp_path, [2]) as trained:
+            seen = trained._inbox.admission._seen
+            await trained.open()
+            assert not seen, "no policy is known"
+            if members == 1:
+                trained._ledger.name(2, digest(2))
+            await trained._place_groups(policy)
+            assert seen.keys() == (set() if admits else {mark(group(1).id), theirs})
+
+    run(main())
+
+
+def test_another_members_groups_of_a_lost_step_are_admitted_when_they_come_and_mine_are_here() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            trained, other = trained_in(network, None, [1]), PeerId("learner-1")
+            me, theirs, seen = trained._host.ports.me, mark(group(2).id), trained._inbox.admission._seen
+            trained._inbox.admission.admitted(group(1))
+            await trained.stepped({me, other}, scored(trained, 1), {other: theirs})
+            assert {mark(group(1).id), theirs} <= seen.keys()
+            trained._ledger.name(2, digest(2))
+            await trained._place_groups(HeldPolicy(2, Digest("e" * 64), digest(1)))
+            assert mark(group(1).id) in seen and theirs not in seen
+
+    run(main())
+
+
+def test_a_group_that_another_learners_step_had_comes_back_where_that_step_is_lost() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            trained = trained_in(network, None, [2])
+            for item, _ in scored(trained, 1):
+                trained._inbox.batcher.add(item.group, 0.0)
+            step = TrainedStep(
+                version=2,
+                parent=digest(1),
+                weights=digest(2),
+                members=(PeerId("learner-1"),),
+                groups=mark(group(1).id),
+            )
+            trained._ledger.receive([step])
+            for policy, left in [(digest(2), []), (Digest("e" * 64), [1])]:
+                await trained._place_groups(HeldPolicy(2, policy, digest(1)))
+                assert waiting(trained) == left
+
+    run(main())
+
+
 def test_segments_of_groups_and_of_steps_that_are_beyond_the_window_go_with_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,7 +451,8 @@ def test_a_record_of_another_version_of_this_program_costs_itself_alone(tmp_path
             await trained.open()
             (damage, found) = told
             assert "a record of groups is left out" in damage.detail and found.groups == (group(1).id,)
-            assert {mark(group(k).id) for k in (1, 2, 3)} <= trained._inbox.admission._seen.keys()
+            assert mark(group(1).id) in trained._inbox.admission._seen
+            assert trained._ledger.marks() == {mark(group(k).id) for k in (2, 3)}
 
     run(main())
 

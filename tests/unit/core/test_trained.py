@@ -89,6 +89,13 @@ def test_a_contribution_to_an_unknown_list_is_lost_once_somebody_says_what_the_l
     assert lost(mine, 1, "1") == [1] and not mine.unsure(HeldPolicy(1, digest("1"), Digest("")))
 
 
+def test_a_step_of_another_learner_is_lost_where_the_policy_has_another_one() -> None:
+    mine = ledger(step(1, "0", "1"))
+    mine.receive([step(2, "1", "2", members=(OTHER,))])
+    assert lost(mine, 2, "2", "1") == [] and lost(mine, 2, "3", "1") == [2]
+    assert lost(mine, 9, "9", "8") == [], "it is unknown what that is made of"
+
+
 def test_a_contribution_is_not_in_what_another_learner_released_alone() -> None:
     alone = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=1)
     mine = ledger(step(1, "0", members=()), releases=(alone,))
