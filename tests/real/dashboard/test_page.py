@@ -259,7 +259,7 @@ def test_a_lone_seed_says_that_nobody_trains_yet_and_shows_the_word_to_send(play
         async with served(still(), [heard(SEED, 0, time.time())]) as url:
             page = await chromium.new_page(viewport=PHONE)
             await page.goto(url)
-            await expect(page.locator("#verdict")).to_contain_text("Nobody trains yet")
+            await expect(page.locator("#verdict")).to_contain_text("No training yet")
             await expect(page.locator("#wrong .copy-box")).to_contain_text(INVITE.command)
             await expect(page).not_to_have_title(re.compile(r"^\("))
             await look(page, "lone-seed")

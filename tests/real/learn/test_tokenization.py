@@ -153,6 +153,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.nightly
 def test_a_prompt_is_the_same_in_every_time_zone_whatever_its_template_asks_for(plain: Path) -> None:
     here, there = (
         json.loads(

@@ -285,6 +285,7 @@ def test_parts_are_large_after_a_fast_round(cores, large):
         assert parts[-1] == large
 
 
+@pytest.mark.nightly
 def test_parts_go_through_p2pd_where_another_program_answers_at_the_door_which_is_tried_once():
     with socket.create_server(("127.0.0.1", 0)) as another, pair(another.getsockname()[1]) as peers:
         for _ in range(20):  # on a busy machine the ticket may be late, and nobody knocks

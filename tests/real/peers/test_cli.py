@@ -66,7 +66,7 @@ def test_every_example_can_be_parsed() -> None:
     it = cli.parser()
     lines = [line.strip() for line in (it.epilog or "").splitlines()]
     examples = [line.split("  ")[0].split()[1:] for line in lines if line.startswith("swarm ")]
-    assert len(examples) == 4
+    assert len(examples) == 5
     for words in examples:
         assert it.parse_args(words).command is not None
 

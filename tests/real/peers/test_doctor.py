@@ -38,6 +38,7 @@ def test_this_machine_can_take_part(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["p2pd"] == found["loopback"] == found["numpy"] == found["model"] == "ok"
 
 
+@pytest.mark.nightly
 def test_packages_in_range_with_which_no_model_learns_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,10 +58,14 @@ def test_a_failure_is_exit_code_3_and_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        machine_checks, "loopback", lambda: machine_checks.Finding("loopback", "fail", "closed", "open it")
+        machine_checks,
+        "loopback",
+        lambda: machine_checks.CheckResult("loopback", "fail", "closed", "open it"),
     )
-    monkeypatch.setattr(machine_checks, "accelerator", lambda: machine_checks.Finding("gpu", "ok", "none"))
-    monkeypatch.setattr(machine_checks, "model", lambda: machine_checks.Finding("model", "ok", "learns"))
+    monkeypatch.setattr(
+        machine_checks, "accelerator", lambda: machine_checks.CheckResult("gpu", "ok", "none")
+    )
+    monkeypatch.setattr(machine_checks, "model", lambda: machine_checks.CheckResult("model", "ok", "learns"))
     assert machine_checks.main(tmp_path, as_json=False) == errors.CANNOT
     said = capsys.readouterr()
     assert "fail loopback     closed -> open it\n" in said.out

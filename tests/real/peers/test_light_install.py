@@ -168,6 +168,7 @@ def test_a_picture_says_the_one_line_and_needs_no_more(light: LightEnvironment, 
     assert answer.returncode == 0 and (tmp_path / "run.svg").exists(), answer
 
 
+@pytest.mark.nightly
 def test_with_what_a_peer_needs_alone_a_tiny_model_learns(tmp_path: Path) -> None:
     peer = LightEnvironment(tmp_path / "venv", extras.PEER)
     answer = peer.run("doctor", "--json", limit=300)

@@ -410,7 +410,7 @@ def crash(numbers: str) -> str:
         (on_learner("damage", 'file = "a**b"'), "damage at 1.0: .*file"),
         ('[[faults]]\nat = 1.0\nfault = "burn"', "burn"),
         ('[[faults]]\nat = 1.0\nfault = "crash"\npeer = "learner-9"', "learner-9"),
-        ('[[faults]]\nat = 1.0\nfault = "hold"\nbetween = [["x"], ["y"]]', "names nobody"),
+        ('[[faults]]\nat = 1.0\nfault = "hold"\nbetween = [["x"], ["y"]]', "names no peer"),
         (crash("at = 3600.0"), r"crash at 3600.0: .* after 3600 s \(hours = 1.0\)"),
         (on_learner("bounce", at="at = 7200.5"), "bounce at 7200.5: .* 3600 s"),
         (on_learner("bounce", at="at = 9.0") + crash("at = 5.0"), "bounce at 9.0: learner-0 crashes at 5.0"),

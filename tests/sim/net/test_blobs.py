@@ -227,7 +227,7 @@ def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing
         # What is held in memory is given to others, and goes when it is old.
         assert await fetched(later, release, [b.me]) == bytes([3]) * 99
         assert keeps.statistics()["blobs"] == 2 and all(told) and os.strerror(why) in told[0]
-        assert "held in memory alone" in told[0]
+        assert "held in memory only" in told[0]
         room = held(publisher, b"room again", 5)
         await fetched(keeps, room, [a.me])
         assert Blobs(c.mail, folder=tmp_path).holds(room.weights, room.size)

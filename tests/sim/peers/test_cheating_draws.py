@@ -82,7 +82,7 @@ def test_who_chooses_what_it_draws_trains_nothing(monkeypatch: pytest.MonkeyPatc
     for name, why in {
         "sampler-2": "its task is not",
         "sampler-3": "its seed is not",
-        "sampler-4": "nobody draws so many",
+        "sampler-4": "no sampler draws so many",
         "sampler-5": "its task is not",
         "sampler-6": "there is a group of this task and seed",
         "sampler-7": "its task is not",

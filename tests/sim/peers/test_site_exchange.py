@@ -472,7 +472,7 @@ def test_a_list_that_nobody_gives_in_time_makes_way_for_another(listed: bool) ->
             assert not one.exchange.undecided or second >= PATIENCE
         assert one.exchange.undecided and not one.rejected()
         assert [event.text for event in one.told if isinstance(event, Noted)] == [
-            "nobody gives what the list of version 7 is made of (two): going on without it"
+            "no peer gives what the list of version 7 is made of (two): going on without it"
         ]
         await one.exchange.contribute(8, 8.0, b"")
         await one.exchange.close()
