@@ -48,7 +48,7 @@ class IdleCause(NamedTuple):
 
 WAIT = "wait: it is not long"
 
-NO_LEARNER = IdleCause(
+NO_ANSWER = IdleCause(
     "no learner or seed answers",
     "no learner or seed of the run answers",
     "check that their machines are up and that this one reaches them (`swarm doctor`); a new invite has"
@@ -103,7 +103,7 @@ def cause(known: IdleSigns) -> IdleCause | None:
     if phase in (Phase.NO_POLICY, Phase.CATCHING_UP, Phase.STARTING) and known.fetched:
         return IdleCause(known.fetched, f"it is {known.fetched}", WAIT)
     if phase is Phase.NO_POLICY and not known.learners and not known.seeds:
-        return NO_LEARNER
+        return NO_ANSWER
     if phase is Phase.NO_CREDIT and not known.learners:
         return NO_LEARNER
     if phase is Phase.NO_CREDIT and math.isfinite(known.wait):

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -287,15 +286,6 @@ def test_a_join_takes_the_role_and_the_precision_that_fit(
     work.close()
     assert (role, mine.peer.engine.quantize) == (Role.SAMPLER, "nf4")
     assert "sampler (nf4) fits this machine" in capsys.readouterr().err
-
-
-def test_the_choice_takes_no_time_that_a_join_would_notice(models: dict[str, Path]) -> None:
-    def once() -> float:
-        began = time.process_time()
-        fit.choose(Case.of(models["llama"], settings(), hardware.machine()), None, [Role.LEARNER])
-        return time.process_time() - began
-
-    assert min(once() for _ in range(5)) < 0.05
 
 
 # --- measurements -------------------------------------------------------------------------------------------
