@@ -99,7 +99,9 @@ class Account:
     """Learner -> groups that it holds in this life."""
     found: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Learner -> groups on its disk that it did not take up yet, or not again."""
-    beside: dict[PeerId, dict[Point, set[str]]] = field(default_factory=lambda: defaultdict(dict))
+    beside: dict[PeerId, dict[Point, set[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
     """Learner -> release that it stepped from in this life -> the groups that it had found until then."""
     stepped: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Learner -> groups of its own steps."""
@@ -119,7 +121,7 @@ class Account:
             case Stepped():
                 self.takers[event.version - 1, event.parent].add(event.peer)
                 self.steps[event.version, event.parent, event.members][event.peer].append(event)
-                self.beside[event.peer][event.version - 1, event.parent] = self.found.pop(event.peer, set())
+                self.beside[event.peer][event.version - 1, event.parent] |= self.found.pop(event.peer, set())
                 self.stepped[event.peer].update(event.groups)
             case Judged():
                 self._judged(event)

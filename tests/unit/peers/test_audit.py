@@ -112,6 +112,7 @@ def test_a_learner_holds_what_it_found_until_it_steps_from_a_release_of_the_line
     found = [*GOOD[:3], *line, started(5), Found(at=NOW + 5, peer=ONE, groups=(name(1), name(2)))]
     beside = [*found, stepped(2, "a", 7)]
     assert audit(beside).waiting == 2 and audit(beside).passed
+    assert audit([*beside, stepped(2, "a", 8)]).waiting == 2, "it tried the same step again"
     assert audit([*beside, stepped(3, "c", 8)]).lost == (name(1), name(2))
 
 
