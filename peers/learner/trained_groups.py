@@ -90,8 +90,8 @@ class TrainedGroups:
         """My steps that the disk does not have."""
         self._reported = set[tuple[PeerId, int]]()
         """Seeds, each with its incarnation, that have all of these."""
-        self._refused = asyncio.Event()
-        """The disk has refused steps."""
+        self._to_report = asyncio.Event()
+        """There are such steps."""
         self._last = set[bytes]()  # marks of my groups in my last step
         self._follows = False
         """My policy is what my last step made."""
@@ -220,7 +220,7 @@ class TrainedGroups:
         if not await self._steps.keep(record, placed=place) and self._steps.refused:
             self._unkept = newest((*self._unkept, step))
             self._reported.clear()
-            self._refused.set()
+            self._to_report.set()
             await self._report_unkept()
         self._remember(mine)
         return step
@@ -442,11 +442,11 @@ class TrainedGroups:
     async def _report_again(self) -> None:
         """Report to seeds that were cut off or have restarted, until cancelled."""
         while True:
-            await self._refused.wait()
+            await self._to_report.wait()
             await self._host.ports.clock.sleep(REPORT_AGAIN)
             await self._report_unkept()
             if not self._unkept:
-                self._refused.clear()
+                self._to_report.clear()
 
     async def _report_unkept(self) -> None:
         """Report steps that the disk refused to the seeds that lack them: the next life of this learner asks
