@@ -32,7 +32,7 @@ from swarm.settings.config import BatchSize, Model, ObjectiveSettings, Optimizer
 from swarm.storage.weights import Weights
 from swarm.types import Array, BatchRewards, Digest, Group, Moments, PeerId, Times
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.nightly]
+pytestmark = pytest.mark.timeout(900)
 # Ranks import torch: seconds on a quiet machine, minutes on one that runs everything else at the same time.
 RUN = Run(batch=BatchSize(micro=2), optimizer=Optimizer(lr=1e-3))
 Batch = tuple[list[Group], list[str], list[tuple[float, ...]]]

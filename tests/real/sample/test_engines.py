@@ -20,6 +20,7 @@ import pytest
 import torch
 import undecided_policy
 from nouns import seeds
+from rows import nightly
 from transformers import Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig, MambaConfig
 from undecided_policy import rows
 
@@ -256,11 +257,9 @@ def close(mine: Any, said: Any, quantize: str) -> None:
 @pytest.mark.parametrize("training", ["full", "lora"])
 @pytest.mark.parametrize(
     ("family", "quantize"),
-    [("llama", "none"), ("qwen3", "none"), ("gemma3", "none"), ("qwen3", "int8"), ("qwen3", "nf4")]
-    + [
-        pytest.param(family, kind, marks=pytest.mark.nightly)
-        for family in ("llama", "gemma3")
-        for kind in ("int8", "nf4")
+    [
+        *(("llama", "none"), ("qwen3", "none"), ("gemma3", "none"), ("qwen3", "int8"), ("qwen3", "nf4")),
+        *nightly((family, kind) for family in ("llama", "gemma3") for kind in ("int8", "nf4")),
     ],
 )
 def test_what_an_engine_says_of_its_tokens_is_what_its_policys_own_forward_says(
@@ -291,9 +290,7 @@ def test_a_padded_vocabulary_is_sampled_scored_and_read_as_it_is(families: dict[
 
 
 @pytest.mark.parametrize("quantize", ["int8", "nf4"])
-@pytest.mark.parametrize(
-    "family", ["qwen3", *(pytest.param(family, marks=pytest.mark.nightly) for family in ("llama", "gemma3"))]
-)
+@pytest.mark.parametrize("family", ["qwen3", *nightly(["llama", "gemma3"])])
 def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_quantizes(
     families: dict[str, Path], family: str, quantize: str, tmp_path: Path
 ) -> None:

@@ -150,7 +150,7 @@ _happenings = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from([SEED, LEARNERS[0], SAMPLERS[0]]), st.lists(_happenings, max_size=8))
 def test_no_verdict_denies_the_table(window: PeerId, told: list[tuple[str, PeerId, float]]) -> None:
     one = Happenings(window)

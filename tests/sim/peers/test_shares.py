@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from role_swarms import Told, scenario
+from rows import nightly
 
 from peers.commands import sim
 from peers.sampler.new_group import make_group
@@ -81,7 +82,7 @@ def admitted(swarm: Told, honest: bool, since: float) -> int:
 
 @pytest.mark.parametrize(
     ("strangers", "learners"),
-    [(1, 1), pytest.param(1, 2, marks=pytest.mark.nightly), pytest.param(4, 1, marks=pytest.mark.nightly)],
+    [(1, 1), *nightly([(1, 2), (4, 1)])],
 )
 def test_strangers_that_fabricate_have_their_share_and_cost_the_honest_nothing(
     strangers: int, learners: int, monkeypatch: pytest.MonkeyPatch

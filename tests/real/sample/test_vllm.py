@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from nouns import seeds
+from rows import nightly
 from undecided_policy import rows
 from vllm_policies import LORA, PROMPTS, SAME, TEMPERATURE, Versions, hosted, recipe
 
@@ -44,7 +45,7 @@ def vllm_of(kind: str) -> Command:
     return partial(fake_vllm.program, real=kind.startswith("real"))
 
 
-@pytest.fixture(scope="module", params=["fake llama", *REAL_FAMILIES])
+@pytest.fixture(scope="module", params=[*nightly(["fake llama"]), *REAL_FAMILIES])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -135,7 +136,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.make(tmp_path_factory.mktemp("once") / "qwen3", "qwen3")
 
 
-@pytest.fixture(scope="module", params=[FAKE, REAL])
+@pytest.fixture(scope="module", params=[*nightly([FAKE]), REAL])
 def command(request: pytest.FixtureRequest) -> Command:
     return vllm_of(request.param)
 
