@@ -176,8 +176,10 @@ def _cost(s: Situation, peer: PeerRow) -> tuple[str, Level]:
 
 
 def _kind(s: Situation, role: Role) -> str:
-    """Those of a role that are missed, where others may be here of which the run has seen nothing."""
-    return f"{role} that has delivered" if s.strangers[role] else str(role)
+    """The missed peers of a role: a stranger that is here, or not lost yet, is another of its peers."""
+    silent = {peer.id for peer, _ in s.silent}
+    others = (peer for peer in s.state.peers.values() if peer.role is role and not peer.gone)
+    return f"{role} that has delivered" if any(peer.id not in silent for peer in others) else str(role)
 
 
 def _restart(s: Situation, role: Role) -> str:

@@ -159,6 +159,15 @@ def test_no_verdict_denies_the_table(window: PeerId, told: list[tuple[str, PeerI
         assert not list(contradictions(one.swarm.state, one.swarm.now)), (what, human_name(peer), seconds)
 
 
+def test_a_stranger_that_has_just_fallen_silent_is_in_the_table_and_in_the_sentence() -> None:
+    one = Happenings(SEED)
+    one.happen("comes", STRANGERS[0], 20.0)
+    one.swarm.dead.update({*LEARNERS, *SAMPLERS, EVALUATOR, STRANGERS[0]})
+    one.swarm.run(4.5)
+    assert "no sampler that has delivered is left" in shown(one.swarm)
+    assert not list(contradictions(one.swarm.state, one.swarm.now))
+
+
 def shown(swarm: Swarm) -> str:
     console = Console(width=120, record=True, file=StringIO())
     console.print(render(swarm.state, swarm.now, 120))
