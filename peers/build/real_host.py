@@ -101,7 +101,8 @@ def mind_settings(run: RunFolder, role: Role) -> None:
     if needed := [key for key in unknown if loading.matters(key, role)]:
         raise Refusal(
             f"another version of this program began run {run.name}: its {role.value}s act by"
-            f" {', '.join(needed)}, which this one does not know; {extras.upgrade()} brings the newest one"
+            f" {', '.join(needed)}, which this one does not know; if it is newer, {extras.upgrade()} brings"
+            " it; if it is older, go on with it or begin a new run"
         )
     if unknown:
         said = f"the run's {', '.join(unknown)} is what this program does not know: set by another version"

@@ -4,15 +4,18 @@ A sampler without an invite has at most `run.batch.share` of the training data, 
 have together at most `run.batch.newcomers`: keys cost nothing, and many keys of one person count as one
 newcomer. Both limits bind only while others deliver, so that no batch waits for groups that do not come:
 
-    one sampler   binds while the others, each within its own limit, deliver the rest of a batch:
-                  (1 - share) of it
+    one sampler   binds while the others, each within its own limit, deliver the rest of a batch,
+                  (1 - share) of it; and of those that are too few to fill a batch by their shares
+                  alone (three, with a share of a quarter) not the last
     newcomers     bind while the samplers that are known deliver (1 - newcomers) of a batch
 
 A sampler's deliveries are the decayed count of its admitted groups: each counts 1 and decays with a time
 constant of HORIZON x `close_after`; after as long without a group it is 0, and so it is when the sampler has
 stopped (GAPS, PAUSES), and at once when it is suspended. With a share of a quarter, three other samplers are
-needed to bind one: up to three strangers of any speed are never bound. A sampler with an invite is known from
-its first group and has no limit: the run's owner vouches for it.
+needed to bind one: up to three strangers of any speed are never bound. Of more, only those that deliver more
+than the third of all strangers are: were the three fastest bound, a fourth that sends a group a minute would
+have to deliver the last quarter of each batch, and the run would go at its pace. A sampler with an invite is
+known from its first group and has no limit: the run's owner vouches for it.
 
 A bound sampler may have share / (1 - share) groups for each group of others in the batches, also in a batch
 that closes before it is full. An unused share is saved, up to its share of a full batch, since groups arrive
@@ -29,6 +32,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import nlargest
 
 from swarm.limits import remember
 from swarm.settings.config import BatchSize
@@ -98,6 +102,8 @@ class Quota:
             return None
         if self._everybody - self._within.get(sampler, 0.0) < (1.0 - quotas.share) * self.groups:
             return None
+        if self._recent.get(sampler, 0.0) <= self._third:
+            return None
         return QuotaLimit(self.one, min(quotas.saved(sampler), self.one), _each(quotas.share))
 
     @cached_property
@@ -119,6 +125,15 @@ class Quota:
     @cached_property
     def _fresh(self) -> set[PeerId]:
         return {sampler for sampler in self._recent if self._quotas.newcomer(sampler, self.now)}
+
+    @cached_property
+    def _third(self) -> float:
+        """Groups that the last of the fastest strangers delivers, as many of them as cannot fill a batch by
+        their shares alone; below 0 where fewer deliver."""
+        few = max(2, math.ceil(1.0 / self._quotas.share) - 1)
+        strangers = self._quotas.strangers(self._recent)
+        fastest = nlargest(few, (self._recent[sampler] for sampler in strangers))
+        return fastest[-1] if len(fastest) == few else -1.0
 
     @cached_property
     def _within(self) -> dict[PeerId, float]:

@@ -90,10 +90,24 @@ def test_strangers_are_bound_from_where_the_others_deliver_what_they_leave_of_a_
 
 def test_a_stranger_counts_among_the_others_as_one_share_however_much_it_sends() -> None:
     quotas = Quotas(BatchSize(share=0.25, newcomers=0.25))
+    for _ in range(40):
+        quotas.admitted(FRESH, NOW)
     for peer, binds in ((BUSY[0], False), (BUSY[1], False), (BUSY[2], True)):
         for _ in range(30):
             quotas.admitted(peer, NOW)
         assert (quotas.at(GROUPS, NOW).bound(FRESH) is not None) is binds
+
+
+def test_of_strangers_that_are_too_few_to_fill_a_batch_by_their_shares_the_last_is_not_bound() -> None:
+    quotas = Quotas(BatchSize(share=0.25, newcomers=1.0))
+    for peer, delivered in zip(BUSY, (40, 30, 20, 10, 10), strict=True):
+        for _ in range(delivered):
+            quotas.admitted(peer, NOW)
+    bound = [peer for peer in BUSY if quotas.at(GROUPS, NOW).bound(peer) is not None]
+    assert bound == BUSY[:2], "the third delivers more than a share, and a batch has to come from somewhere"
+    quotas.invited(BUSY[0])
+    bound = [peer for peer in BUSY if quotas.at(GROUPS, NOW).bound(peer) is not None]
+    assert bound == BUSY[1:3], "of the strangers alone"
 
 
 def test_newcomers_count_among_the_others_as_one_share_however_much_they_send() -> None:
@@ -113,7 +127,7 @@ def test_newcomers_count_among_the_others_as_one_share_however_much_they_send() 
 @pytest.mark.parametrize("name", ["one sampler", "newcomers"])
 def test_who_is_bound_has_one_group_for_three_of_others_and_saves_what_it_does_not_use(name: str) -> None:
     quotas = crowded()
-    for peer in BUSY:
+    for peer in (*BUSY, BUSY[0]):
         quotas.admitted(peer, NOW)
     mine, other = (BUSY[0], BUSY[1]) if name == "one sampler" else (FRESH, BUSY[0])
 

@@ -178,6 +178,18 @@ def test_two_or_three_strangers_of_any_speed_are_not_bound(rates: dict[str, floa
     assert total(batches) >= 0.95 * 60.0 * sum(rates.values())
 
 
+@pytest.mark.parametrize("slow", [0.05, 0.5, 2.0])
+@pytest.mark.parametrize("fast", [{"a": 30.0, "b": 30.0, "c": 30.0}, {"a": 30.0, "b": 27.0, "c": 24.0}])
+def test_a_slow_stranger_beside_three_fast_ones_does_not_set_the_pace(
+    fast: dict[str, float], slow: float
+) -> None:
+    """No batch waits for the fourth to deliver a quarter of it."""
+    rates = fast | {"d": slow}
+    loop = Loop(rates, tuple(rates))
+    loop.run(30.0)
+    assert total(loop.run(60.0)) >= 0.8 * 60.0 * sum(rates.values())
+
+
 def test_fifty_fresh_keys_have_together_the_part_of_newcomers() -> None:
     keys = tuple(f"k{i}" for i in range(50))
     loop = Loop(HONEST, strangers=keys)
