@@ -114,8 +114,8 @@ def test_who_cheats_is_suspended_and_told_why_and_others_can_check_it(
     assert f"suspends sampler {human_name(me)} for another 60 min" in problem["text"]
     assert audited.why in problem["cause"].lower() and evidence.name in problem["todo"]
 
-    # What added up over several groups may show in the last one, or not; and one token of each of two groups may
-    # be within the tolerance of another replay.
+    # What added up over several groups may show in the last one, or not; and one token of each of two groups
+    # may be within the tolerance of another replay.
     alone = audited.finding != Finding.DRIFTED or "it claims" in audited.why
     alone = alone and "shortly before" not in audited.why
     code, out = verified(evidence, tmp_path, house.home / "bob")
