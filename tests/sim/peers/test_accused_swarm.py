@@ -17,9 +17,9 @@ from still_host import membership, still_host
 
 from peers.audits import replayer
 from peers.audits.accusations import AccusationExchange
-from peers.audits.evidence import SUSPENDED, read_suspended
+from peers.audits.evidence import SUSPENDED, Unsigned, read_suspended
 from peers.audits.replayer import Replayer
-from peers.audits.shown_groups import ShownGroups
+from peers.audits.shown_groups import ShownGroups, shown
 from peers.learner.learner import LearnerPeer
 from peers.runtime.host import Host
 from peers.runtime.watching.suspensions import REMEMBERED, Accusation
@@ -201,6 +201,22 @@ def test_who_accuses_a_cheat_first_without_evidence_keeps_no_second_verifier_fro
     tip_off(monkeypatch, true_claim)
     told = played(0.6, [OtherText], APART, learners=(None,) * 3, share=1.0)
     assert {*suspended(told, "learner-0")} == {*suspended(told, "learner-1")} == {CHEAT}
+
+
+def test_a_group_that_is_not_the_accused_one_is_no_evidence() -> None:
+    async def another(sender: PeerId, question: bytes) -> bytes:
+        return b"another group"
+
+    async def scene() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host, accuser = (still_host(network, name, Role.LEARNER) for name in ("learner", "accuser"))
+            await accuser.ports.mail.serve(Service.ACCUSED, another)
+            inbox = cast(Any, SimpleNamespace(decoder=SimpleNamespace(vocabulary=16)))
+            claim = Claim(PeerId(CHEAT), digest_of(b"the accused group"), 1, Digest("f" * 64))
+            with pytest.raises(Unsigned, match="another group than"):
+                await shown(host, inbox, PeerId("accuser"), claim)
+
+    run(scene())
 
 
 def test_an_accusation_is_looked_at_when_it_is_said_again_and_its_version_is_here_meanwhile(

@@ -123,6 +123,17 @@ def test_a_new_release_has_its_own_tasks_ready_when_it_was_asked_for() -> None:
     turns(played)
 
 
+def test_tasks_of_a_release_that_is_left_are_dropped() -> None:
+    async def played(turns: Turns) -> None:
+        await turns.take(FIRST, turns.draw(FIRST))
+        turns.next_tasks.ask(SECOND, turns.beside)
+        await asyncio.sleep(1.5)
+        coming = turns.curriculum.following(SECOND, CALL)
+        assert turns.next_tasks._made.keys() == {draw.task for draw in coming}
+
+    turns(played)
+
+
 def test_one_task_may_be_drawn_twice_in_a_call() -> None:
     async def played(turns: Turns) -> None:
         (one,) = {turns.draw(FIRST)[0]}

@@ -245,6 +245,14 @@ def test_numbers_of_two_types_may_differ_more(cosine: float, alike: bool, agrees
     assert (checks.found(PeerId("a"), cosine, 1.0, alike, 0.0) is None) == agrees
 
 
+@pytest.mark.parametrize(("times", "agrees"), [(0.49, False), (0.51, True), (1.99, True), (2.01, False)])
+def test_a_gradient_is_neither_far_longer_nor_far_shorter_than_its_recomputation(
+    times: float, agrees: bool
+) -> None:
+    checks = Rechecks(random.Random(1), 0.05)
+    assert (checks.found(PeerId("a"), 1.0, times, True, 0.0) is None) == agrees
+
+
 def test_who_shows_no_batch_three_times_has_a_strike() -> None:
     checks, one = Rechecks(random.Random(1), 0.05), PeerId("a")
     said = [checks.showed_nothing(one, "it is silent", float(k)) for k in range(SILENT)]

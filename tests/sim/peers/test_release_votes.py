@@ -25,13 +25,13 @@ FALSE = release(version=3, weights=Digest("f" * 64), publisher=LEARNERS[0], lear
 
 
 def heard(*denials: tuple[Why, ...]) -> Against | None:
-    """What a seed finds after the four others denied it so; () is a witness that does not."""
+    """What a seed finds after the others, four or fewer, denied it so; () is a witness that does not."""
 
     async def main() -> Against | None:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
             host = still_host(network, "seed-0", Role.SEED)
             votes, now = host.releases.doubts.votes, host.now()
-            for k, (peer, whys) in enumerate(zip(LEARNERS, ((), *denials), strict=True)):
+            for k, (peer, whys) in enumerate(zip(LEARNERS, ((), *denials), strict=False)):
                 denied = b"".join(mark(FALSE, why) for why in whys)
                 its = beat(name=peer, role=Role.LEARNER, seq=k, version=2, denied=denied)
                 assert host.roster.receive(peer, its, now)
@@ -48,6 +48,11 @@ def test_most_of_the_witnesses_refuse_it_and_name_who_says_that_it_got_their_mea
     assert against.reason.startswith("3 learners deny it: it is not what their round made")
 
 
+def test_where_as_many_believe_its_publisher_as_not_it_is_named_for_no_lie() -> None:
+    against = heard((Why.OTHER_BYTES,), (Why.OTHER_BYTES,), (Why.OTHER_MEAN,), (Why.OTHER_MEAN,))
+    assert against is not None and not against.names
+
+
 def test_a_learner_that_denies_it_for_two_reasons_has_one_vote() -> None:
     both = (Why.OTHER_BYTES, Why.OTHER_MEAN)
     assert heard(both, both, (), ()) is None
@@ -59,6 +64,7 @@ def test_half_of_the_learners_refuse_what_was_made_beside_their_rounds() -> None
     assert heard(beside, beside, (), ()) is None
     against = heard(beside, beside, beside, ())
     assert against is not None and against.names and "it comes of none" in against.reason
+    assert heard(beside, (), ()) is None and heard(beside, beside, ()) is not None, "of four, two are half"
 
 
 def denies(astray: bool) -> bool:
@@ -197,6 +203,15 @@ def test_a_false_release_of_somebody_who_is_not_heard_any_more_is_doubted_for_a_
     def body(host: Host, votes: ReleaseVotes) -> None:
         votes.found_false(release(version=2, weights=ALONE, publisher=LEARNERS[4]))
         assert votes.is_doubted(LEARNERS[4]) and not votes.is_doubted(LEARNERS[3])
+
+    learner(body)
+
+
+def test_half_of_the_learners_are_not_most_of_them() -> None:
+    def body(host: Host, votes: ReleaseVotes) -> None:
+        assert votes.are_most(LEARNERS[:2]), "of three"
+        assert host.roster.receive(LEARNERS[3], beat(version=2, weights=BEFORE, at=host.now()), host.now())
+        assert not votes.are_most(LEARNERS[:2]) and votes.are_most(LEARNERS[:3]), "of four"
 
     learner(body)
 

@@ -129,8 +129,11 @@ def test_one_token_that_is_off_is_bad_luck_until_another_one_follows() -> None:
     assert audits.take(ME, off(1), 0.0)[0] is Finding.FORGED
 
 
-def test_small_margins_that_add_up_suspend_a_sampler_without_a_strike() -> None:
+@pytest.mark.parametrize("honest", [0, 100], ids=["new", "trusted"])
+def test_small_margins_that_add_up_suspend_a_sampler_without_a_strike(honest: int) -> None:
     audits, warmer = Audits(), HONEST._replace(largest=0.3, drift=0.5)
+    for _ in range(honest):
+        audits.take(ME, HONEST, 0.0)
     found = [audits.take(ME, warmer, 0.0) for _ in range(9)]
     assert [finding for finding, _ in found] == [Finding.HONEST] * 8 + [Finding.DRIFTED]
     suspension = found[-1][1]
@@ -271,6 +274,14 @@ def test_a_new_name_at_a_full_table_costs_no_look_at_all_others() -> None:
         seconds.append(time.perf_counter() - began)
     assert sum(sorted(seconds[auditing.REMEMBERED :])[:100]) < 100 * 1e-4
     assert len(audits.suspensions.all()) == auditing.REMEMBERED
+
+
+def test_an_accusation_of_groups_from_before_a_suspension_is_no_further_strike() -> None:
+    audits = Audits()
+    audits.take(ME, off(2), 100.0)
+    assert audits.accused(ME, off(2), released=99.0, now=4000.0) is None
+    again = audits.accused(ME, off(2), released=101.0, now=4000.0)
+    assert again is not None and again.strikes == 2
 
 
 def test_a_pardon_forgets_all() -> None:

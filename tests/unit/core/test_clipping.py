@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.gradient_checks.clipping import Agreement, clipped
+from swarm.core.gradient_checks.clipping import Agreement, agreements, clipped
 
 Vector = list[float]
 SIZE = 400
@@ -97,3 +97,12 @@ def test_the_radius_is_of_the_median_distance_to_the_others() -> None:
 
 def test_members_that_are_all_out_make_the_mean_of_all() -> None:
     assert clipped([[1.0, 1.0], [1.0, 1.0]], [1.0, 3.0], out={0, 1}).factors == [0.25, 0.75]
+
+
+def test_a_member_agrees_with_the_mean_of_the_others_without_itself() -> None:
+    vectors = [[3.0, 0.0], [0.0, 3.0], [0.0, 6.0]]
+    assert [one.mean for one in agreements(products(vectors), [1 / 3] * 3)] == [
+        pytest.approx((0.0, 9.0, 9.0)),
+        pytest.approx((6.0, 9.0, 5.0)),
+        pytest.approx((6.0, 36.0, 2.0)),
+    ]

@@ -75,6 +75,16 @@ def test_a_group_counts_less_with_time_and_nothing_after_the_horizon() -> None:
     assert FRESH in quotas.recent(half + 0.99 * constant) and not quotas.recent(half + constant)
 
 
+def test_a_fast_sampler_has_stopped_after_a_pause_and_not_after_many_of_its_gaps_alone() -> None:
+    size = BatchSize(close_after=5.0)
+    quotas = Quotas(size)
+    for _ in range(60):
+        quotas.admitted(FRESH, NOW)
+    for waited, here in ((0.0, True), (8.0, True), (10.0, True), (10.5, False)):
+        quotas.waits(True, NOW + waited)
+        assert (FRESH in quotas.recent(NOW + waited)) is here, waited
+
+
 @pytest.mark.parametrize(("delivered", "binds"), [(23, False), (24, True)])
 def test_strangers_are_bound_from_where_the_others_deliver_what_they_leave_of_a_batch(
     delivered: int, binds: bool

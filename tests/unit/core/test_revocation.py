@@ -67,6 +67,8 @@ def test_a_revoked_invite_reaches_all_who_came_by_it_but_for_those_who_stay() ->
     assert "invite" in objection(kept, ADA, ADAS) and not objection(kept, BOB, BOBS)
     both = trust(sealed(1, msgspec.structs.replace(word, kept=(BOB.me,)), word))
     assert "invite" in objection(both, BOB, BOBS), "who stays by one entry alone is out"
+    twice = trust(sealed(1, msgspec.structs.replace(word, at=NOW - 10), word))
+    assert "invite" in objection(twice, ADA, ADAS, said=NOW - 5), "the earlier time counts"
 
 
 def test_a_renewed_membership_ends_with_the_invite_by_which_its_peer_came() -> None:

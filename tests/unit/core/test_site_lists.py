@@ -127,6 +127,10 @@ def test_a_list_is_in_the_order_of_ids_and_weighs_by_groups() -> None:
     assert factors(found_entries) == [8 / 20, 4 / 20, 8 / 20]
 
 
+def test_a_share_takes_from_its_contribution_and_gives_the_others_nothing() -> None:
+    assert factors([listed(weight=6.0, share=0.5), listed(learner=B, weight=2.0)]) == [3 / 8, 2 / 8]
+
+
 def test_a_weight_is_at_most_what_the_batch_leaves() -> None:
     found = gathered(A, B, A=1.0, B=1.0)
     found.named[B] = named(B, weight=1e6)

@@ -367,6 +367,15 @@ def test_a_batch_of_one_group_is_not_scaled_by_what_groups_differ_in() -> None:
     torch.testing.assert_close(advantage, torch.tensor([0.75, -0.25, -0.25, -0.25]))
 
 
+def test_a_scale_by_the_mean_of_negative_rewards_turns_no_advantage() -> None:
+    batch = make()
+    batch = replace(batch, reward=batch.reward - 2)
+    centred, scaled = (
+        weights(objective("dr_grpo", {"scale": one}), batch)[0] for one in ("none", "group-mean")
+    )
+    assert torch.equal(centred.sign(), scaled.sign()) and centred.any()
+
+
 def test_disco_weighs_prompts_alike_however_many_completions_they_have() -> None:
     batch = replace(make(15, (6, 2)), reward=torch.tensor([1.0, 0, 0, 0, 1, 0, 1, 0]))
     grad = gradient(objective("disco", {"kl": 0}), batch)
