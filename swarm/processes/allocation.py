@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import os
 import re
-from pathlib import Path
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 """Options of mallopt(3)."""
@@ -51,9 +50,8 @@ def resident() -> tuple[int, int]:
     """Bytes that this process has in memory now, and at its peak; 0 where the kernel does not report them.
     From /proc, since getrusage's maximum begins with the parent's memory."""
     try:
-        fields = dict(
-            re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-        )
+        with open("/proc/self/status", "rb", buffering=0) as file:  # a learner asks twice for each chunk
+            fields = dict(re.findall(rb"^(VmRSS|VmHWM):\s+(\d+) kB", file.read(), re.MULTILINE))
     except OSError:
         return 0, 0
-    return int(fields.get("VmRSS", 0)) << 10, int(fields.get("VmHWM", 0)) << 10
+    return int(fields.get(b"VmRSS", 0)) << 10, int(fields.get(b"VmHWM", 0)) << 10

@@ -27,7 +27,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import takewhile
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -318,7 +317,9 @@ class Releases:
     def _above(self, above: tuple[Any, ...]) -> Iterator[Candidate]:
         """Candidates that rank above `above` and are believed, the best one first."""
         ceilings: dict[PeerId, float] = {}
-        for one in takewhile(lambda one: one.rank > above, reversed(self._ranked)):
+        for one in reversed(self._ranked):
+            if one.rank <= above:
+                return
             publisher = one.release.publisher
             if publisher not in ceilings:
                 ceilings[publisher] = self._ceiling(publisher)
