@@ -16,6 +16,7 @@ import hashlib
 import io
 import math
 import multiprocessing
+import os
 import signal
 import sys
 import time
@@ -167,9 +168,9 @@ def _progress(done: int, all_: int, seconds: float) -> str:
 def _alone() -> None:
     """A worker: one thread, and Ctrl-C is the parent's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import torch
-
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when a cell's module imports it
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
 
 
 def as_csv(rows: Collection[Row]) -> str:

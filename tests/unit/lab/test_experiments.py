@@ -8,21 +8,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from small_cells import Count, Square, area, counted
 
 from lab import command
-from lab.studies.experiments import Row, complete, key, measured, read
+from lab.studies.experiments import complete, key, measured, read
 from lab.studies.liars import adversaries, cheating, honest
 from swarm.types import Struct
-
-
-class Square(Struct):
-    side: float
-
-
-def area(cell: Square) -> Row:
-    if cell.side < 0:
-        raise ArithmeticError("a square has no negative side")
-    return {"area": cell.side**2 if cell.side else float("nan"), "who": "me"}
 
 
 def hush(text: str) -> None: ...
@@ -58,14 +49,6 @@ def test_what_is_not_a_number_comes_back_as_that(tmp_path: Path) -> None:
     complete([Square(side=0.0)], area, tmp_path / "ledger.jsonl", hush)
     (row,) = complete([Square(side=0.0)], area, tmp_path / "ledger.jsonl", hush)
     assert row is not None and math.isnan(float(row["area"])) and row["who"] == "me"
-
-
-class Count(Struct):
-    upto: int
-
-
-def counted(cell: Count) -> Row:
-    return {"n": 12345, "whole": 2.0, "most": math.inf, "least": -math.inf, "half": 0.5, "by": ""}
 
 
 def test_a_resumed_study_ends_at_the_same_bytes(tmp_path: Path) -> None:
