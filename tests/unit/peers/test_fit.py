@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,15 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "swarm" / "fit.json"
 
 
+examined = cache(examine)
+
+
+@pytest.fixture(autouse=True)
+def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is examined once in this file: its cache is found by a pass through all of its layers."""
+    monkeypatch.setattr(fit, "examine", examined)
+
+
 def settings(*words: str) -> Config:
     return load(None, words).config
 
@@ -92,7 +102,7 @@ def card(gigabytes: float, count: int = 1) -> Machine:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_anatomy_is_that_of_the_real_model(models: dict[str, Path], family: str) -> None:
-    found = examine(models[family])
+    found = examined(models[family])
     model = AutoModelForCausalLM.from_pretrained(models[family])
     output = model(input_ids=torch.zeros(1, 5, dtype=torch.long), use_cache=True)
     cached = sum(layer.keys.numel() + layer.values.numel() for layer in output.past_key_values.layers)
@@ -107,7 +117,7 @@ def test_the_size_of_an_adapter_is_predicted_exactly(
     models: dict[str, Path], family: str, targets: str
 ) -> None:
     config = settings("run.model.training=lora", f"run.lora.targets={targets}", "run.lora.rank=3")
-    found = examine(models[family], targets)
+    found = examined(models[family], targets)
     assert estimates.trained(found, RunShape.of(config)) == factory.size(models[family], config.run)
 
 
@@ -116,7 +126,7 @@ def test_the_size_of_an_adapter_is_predicted_exactly(
 def test_activations_are_predicted_within_three_fifths_of_what_autograd_keeps(
     models: dict[str, Path], family: str, dtype: torch.dtype
 ) -> None:
-    found = examine(models[family])
+    found = examined(models[family])
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(models[family]), dtype=dtype)
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
