@@ -9,7 +9,9 @@ import statistics
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import grimp
 import msgspec
@@ -57,14 +59,52 @@ def test_no_import_leads_back_to_where_it_started() -> None:
     assert not back, "\n".join(" -> ".join((module, *chain)) for (module, _), chain in sorted(back.items()))
 
 
+class Facts(NamedTuple):
+    """About a file. Whole trees of all files would be too many objects to keep."""
+
+    path: str
+    packaged: bool
+    """Whether it is in one of PACKAGES."""
+    functions: tuple[tuple[str, int], ...]
+    """Name and lines."""
+    classes: tuple[tuple[str, bool], ...]
+    """Name, and whether it has a constructor of its own, without `*args`."""
+    unpacked: tuple[str, ...]
+    """Names that are called with an unpacked tuple."""
+
+
+@cache
+def facts() -> list[Facts]:
+    tops = (*PACKAGES, "docs", "tests", "examples")
+    return [facts_of(path, top) for top in tops for path in sorted((ROOT / top).rglob("*.py"))]
+
+
+def facts_of(path: Path, top: str) -> Facts:
+    functions, classes, unpacked = list[tuple[str, int]](), list[tuple[str, bool]](), list[str]()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.append((node.name, (node.end_lineno or 0) - node.lineno + 1))
+        elif isinstance(node, ast.ClassDef):
+            classes.append((node.name, builds_itself(node)))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            unpacked += [node.func.id] if any(isinstance(each, ast.Starred) for each in node.args) else []
+    name = str(path.relative_to(ROOT))
+    return Facts(name, top in PACKAGES, tuple(functions), tuple(classes), tuple(unpacked))
+
+
+def builds_itself(node: ast.ClassDef) -> bool:
+    return any(
+        isinstance(each, ast.FunctionDef) and each.name == "__init__" and each.args.vararg is None
+        for each in node.body
+    )
+
+
 def test_no_class_name_is_borne_twice() -> None:
     """A name means one thing in the packages of the wheel, and lab uses none of their names for another."""
     bearers: dict[str, list[str]] = {}
-    for top in PACKAGES:
-        for path in sorted((ROOT / top).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef):
-                    bearers.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    for file in facts():
+        for name, _ in file.classes if file.packaged else ():
+            bearers.setdefault(name, []).append(file.path)
     twice = {
         name: paths
         for name, paths in bearers.items()
@@ -81,15 +121,8 @@ FULL = 12
 
 
 def test_no_function_is_longer_than_a_page() -> None:
-    long = [
-        f"{path.relative_to(ROOT)}: {node.name}, {length} lines"
-        for top in (*PACKAGES, "docs", "tests", "examples")
-        for path in sorted((ROOT / top).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if (length := (node.end_lineno or 0) - node.lineno + 1) > LONGEST
-    ]
-    assert not long
+    lengths = [(file.path, *function) for file in facts() for function in file.functions]
+    assert not [f"{path}: {name}, {lines} lines" for path, name, lines in lengths if lines > LONGEST]
 
 
 def test_no_folder_has_more_files_than_a_reader_holds() -> None:
@@ -107,26 +140,11 @@ STILL_UNPACKED = {("swarm/net/memory/rounds.py", "Meeting")}
 def test_no_constructor_is_called_with_an_unpacked_tuple() -> None:
     """Who builds an object names what it takes. Records of fields and constructors with `*args` take tuples
     as they come."""
-    files = {path: ast.parse(path.read_text()) for top in PACKAGES for path in (ROOT / top).rglob("*.py")}
-    classes = [node for tree in files.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    built = {each.name for each in classes if builds_itself(each)}
-    built -= {each.name for each in classes if not builds_itself(each)}
-    unpacked = {
-        (str(path.relative_to(ROOT)), node.func.id)
-        for path, tree in files.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in built
-        if any(isinstance(given, ast.Starred) for given in node.args)
-    }
+    files = [file for file in facts() if file.packaged]
+    classes = [each for file in files for each in file.classes]
+    built = {name for name, itself in classes if itself} - {name for name, itself in classes if not itself}
+    unpacked = {(file.path, name) for file in files for name in file.unpacked if name in built}
     assert unpacked == STILL_UNPACKED
-
-
-def builds_itself(node: ast.ClassDef) -> bool:
-    """Whether this class has a constructor of its own, without `*args`."""
-    return any(
-        isinstance(each, ast.FunctionDef) and each.name == "__init__" and each.args.vararg is None
-        for each in node.body
-    )
 
 
 def test_a_test_lies_in_its_tier_and_room_and_imports_no_other_test() -> None:
