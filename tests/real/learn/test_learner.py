@@ -176,6 +176,15 @@ def test_steps_are_clipped_and_warmed_up() -> None:
     assert learner.version == 10
 
 
+def test_a_gradient_shorter_than_the_clip_is_not_made_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, _, _ = toy(Run(optimizer=Optimizer(lr=0.1, grad_clip=1.0)))
+    clips: list[float] = []
+    monkeypatch.setattr(learner, "_descend", lambda vector, clip, rate: clips.append(clip))
+    for length in (0.5, 4.0):
+        learner.step(torch.full((learner.size,), length / learner.size**0.5))
+    assert clips == [1.0, pytest.approx(0.25, rel=1e-4)]
+
+
 def test_learners_that_step_by_the_same_vector_have_the_same_bytes() -> None:
     (one, _, _), (two, _, _) = toy(), toy()
     for seed in range(3):

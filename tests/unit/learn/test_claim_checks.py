@@ -79,6 +79,13 @@ def test_small_lies_add_up() -> None:
     assert sum(lying[:10]) > 20 > 0 > sum(honest)
 
 
+def test_a_token_that_is_impossible_for_the_learner_counts_as_one_of_a_hundred_nats() -> None:
+    logp, logq, mask = drawn(0.0)
+    (whole,) = check_claims(logp[:1], logq[:1], mask[:1], [1], TOKENS)
+    (lost,) = check_claims(torch.full((1, TOKENS), -math.inf), logq[:1], mask[:1], [1], TOKENS)
+    assert (whole.drift, lost.drift) == (0.0, -100.0) and math.isfinite(lost.evidence)
+
+
 def test_padding_is_not_read() -> None:
     logp, logq, mask = drawn(0.5)
     spoiled = torch.where(mask, logq, torch.nan)
@@ -91,6 +98,10 @@ def test_an_honest_claim_is_not_changed_by_a_bit_and_any_other_is_bounded_on_bot
     for claim in (-3e38, -20.0, 0.0, 1e-3):
         ratio = (logp - 10.0) - bound_logq(logp - 10.0, torch.full_like(logq, claim), DRIFT)
         assert float(ratio.min()) >= -2 * DRIFT - 1e-5 and float(ratio.max()) <= DRIFT + 1e-5
+    far = logp - 3 * DRIFT - 1.0
+    for claim, edge in ((0.0, -2 * DRIFT), (-3e38, DRIFT)):
+        ratio = far - bound_logq(far, torch.full_like(logq, claim), DRIFT)
+        torch.testing.assert_close(ratio, torch.full_like(ratio, edge))
 
 
 def spoiled(made: Batch, which: tuple[int, ...], by: float) -> Batch:

@@ -170,6 +170,11 @@ def test_a_forged_contribution_is_refused(spoiled: dict[str, object], why: str) 
         norm(data, SEVERAL, DENSITY)
 
 
+def test_nothing_may_follow_the_last_values() -> None:
+    with pytest.raises(ContributionError, match="1 bytes follow the last values"):
+        norm(forged(**GOOD) + b"\0", SEVERAL, DENSITY)  # type: ignore[arg-type]
+
+
 def test_a_contribution_to_another_model_is_refused() -> None:
     with pytest.raises(ContributionError, match="this one trains"):
         norm(encode(difference(), DENSITY), SEVERAL + 1, DENSITY)

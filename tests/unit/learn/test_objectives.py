@@ -16,7 +16,18 @@ from objective_parts import METHODS, PARTS, having
 from torch import Tensor
 
 from swarm.learn.learners.batch import view_of
-from swarm.learn.objectives import OBJECTIVES, Batch, Loss, Objective, Total, loss, merge, objective, weights
+from swarm.learn.objectives import (
+    OBJECTIVES,
+    Batch,
+    Loss,
+    Objective,
+    Total,
+    loss,
+    mean_weight,
+    merge,
+    objective,
+    weights,
+)
 from swarm.learn.parts import CENTRES, REDUCTIONS, Kl
 
 EVERY = PARTS | METHODS
@@ -269,10 +280,26 @@ def test_decoupled_and_a3po_are_ppo_where_the_proximal_policy_is_the_sampler() -
 
 
 def test_decoupled_and_a3po_only_drop_above_five_where_the_proximal_policy_is_the_learner() -> None:
-    batch = make(14, shift=1.5)
+    batch = make(16, shift=1.5)
     band = phi_of("mis", batch, hi=4.0)
+    assert not torch.equal(band, phi_of("mis", batch, trust="free")), "some are above five"
     torch.testing.assert_close(phi_of("decoupled", replace(batch, prox=None)), band)
     torch.testing.assert_close(phi_of("a3po", replace(batch, lag=torch.full((8,), 1e9))), band)
+
+
+def test_cispo_has_a_lower_edge_where_one_is_asked_for() -> None:
+    batch = make(14, shift=0.6)
+    phi = phi_of("cispo", batch, lo=0.1, hi=0.2)[batch.mask.bool()]
+    assert [float(phi.min()), float(phi.max())] == pytest.approx([0.9, 1.2])
+
+
+def test_ctpo_widens_each_of_its_edges_with_the_root_of_the_place() -> None:
+    log_r = torch.zeros(3, 9)
+    # of each prefix from there on: beyond the first five of the edges 0.05 sqrt(t) and -0.025 sqrt(t)
+    log_r[:, 0] = torch.tensor([0.12, 0.12, -0.06])
+    logq = torch.full((3, 9), -1.0)
+    batch = Batch(logq + log_r, logq, torch.ones(3, 9), torch.tensor([1.0, 0.0, 0.0]), torch.zeros(3).long())
+    assert phi_of("ctpo", batch).gt(0).tolist() == [[False] * 5 + [True] * 4] * 3
 
 
 @few
@@ -434,3 +461,10 @@ def test_metrics_are_those_of_a_hand_counted_batch() -> None:
     assert metrics["weight_max"] == pytest.approx(w[0], rel=1e-5)
     assert metrics["ess"] == pytest.approx((sum(w) ** 2 / (2 * (w[0] ** 2 + w[1] ** 2)) + 1) / 2, rel=1e-5)
     assert metrics["weight_var"] == pytest.approx(((w[0] - w[1]) / 2) ** 2 / 2, rel=1e-4)
+    half = loss(objective("gepo_noclip"), replace(batch, logp=logq - math.log(2))).metrics
+    assert half["kl"] == pytest.approx(0.5 + math.log(2) - 1, rel=1e-5)
+
+
+def test_a_batch_without_a_token_that_counts_has_next_to_no_weight_and_not_none() -> None:
+    total = Total.of([[3, 2]], [[1.0, 1.0]])
+    assert 0 < mean_weight(objective("dapo"), total, 2, 4.0) < 1e-6

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from swarm.learn.learners import optimizers
-from swarm.learn.learners.optimizers import BETAS, MasterOptimizer
+from swarm.learn.learners.optimizers import MasterOptimizer
 from swarm.settings import config
 
 SHAPES = {"large": (80, 64), "small": (64,), "odd": (70, 61)}
@@ -95,7 +95,7 @@ def test_a_parameter_in_float32_is_its_own_master_and_steps_as_torchs_optimizer_
     ours, theirs = named(), named()
     descent = MasterOptimizer(ours, settings())
     assert all(descent.masters[name] is ours[name] for name in ours)
-    reference = torch.optim.AdamW(theirs.values(), lr=1e-2, betas=BETAS, weight_decay=0.0)
+    reference = torch.optim.AdamW(theirs.values(), lr=1e-2, betas=(0.9, 0.99), weight_decay=0.0)
     for seed in range(3):
         descent.step(vector(seed), 0.5, 1e-2)
         pieces = (vector(seed) * 0.5).split([p.numel() for p in theirs.values()])
