@@ -255,7 +255,7 @@ FORGERIES = {
     "lengths that are cut": HEAD.pack(SPARSE, SIZE) + bytes(11),
     "block of another length": encode(OLD[:-2], moved(OLD[:-2], 0.1)),
     "block of an absurd length": sparse(b"\0", size=0xFFFFFFFF),
-    "position beyond the block": sparse(b"\xff" * 8 + b"\x08"),
+    "position beyond the block": sparse(b"\xff" * 8 + b"\x08", count=1),
     "positions that add up beyond the block": sparse(b"\xfe" * 12, bytes(3)),
     "gap that does not end": sparse(b"\0\xff", count=1),
     "gap that goes on for ever": sparse(b"\xff" * 9 + b"\0", count=1),
