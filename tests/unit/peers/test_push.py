@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import errno
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -132,14 +134,24 @@ def made(path: Path, policy: Path, model: Model) -> RunFolder:
     return run
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory, policy: Path) -> RunFolder:
+    return made(tmp_path_factory.mktemp("runs") / "run", policy, Model(name="org/tiny", revision=COMMIT))
+
+
+@pytest.fixture
+def run(first: RunFolder, tmp_path: Path) -> RunFolder:
+    """A run of a model of the Hub, as it was made once."""
+    return dataclasses.replace(first, path=shutil.copytree(first.path, tmp_path / "run"))
+
+
 def push(run: RunFolder, *words: str) -> int:
     return cli.main(["push", *words, "--folder", str(run.path)])
 
 
 def test_a_pushed_model_loads_and_its_card_says_how_it_was_trained(
-    hub: type[Taking], tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture[str]
+    hub: type[Taking], tmp_path: Path, policy: Path, run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT))
     assert push(run, HERE) == 0
     assert capsys.readouterr().out == f"{constants.ENDPOINT}/{HERE}\n"
     assert hub.said == ["private", f"Version 0 of run demo {run.digest[:12]}"]
@@ -210,14 +222,13 @@ def test_a_disk_that_has_no_room_left_for_the_card_is_said_as_one_without_room_f
 def test_an_upload_that_finds_no_room_in_the_run_folder_says_where_it_needs_it(
     hub: type[Taking],
     tmp_path: Path,
-    policy: Path,
+    run: RunFolder,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "run" / "cache"))
 
-    run = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT))
     monkeypatch.setattr(pushing.tempfile, "mkdtemp", full)
     assert push(run, HERE) == 3
     said = capsys.readouterr().err
@@ -237,7 +248,7 @@ def test_an_upload_that_finds_no_room_in_the_run_folder_says_where_it_needs_it(
 def test_what_the_hub_refuses_is_said_before_anything_is_exported(
     hub: type[Taking],
     tmp_path: Path,
-    policy: Path,
+    run: RunFolder,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     repo: str,
@@ -246,7 +257,6 @@ def test_what_the_hub_refuses_is_said_before_anything_is_exported(
     why: str,
     then: str,
 ) -> None:
-    run = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT))
     monkeypatch.setenv("HF_TOKEN", token)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
     assert push(run, repo) == code
@@ -257,26 +267,23 @@ def test_what_the_hub_refuses_is_said_before_anything_is_exported(
 
 def test_where_nobody_listens_at_the_hubs_address_it_says_how_to_have_the_folder(
     hub: type[Taking],
-    tmp_path: Path,
-    policy: Path,
+    run: RunFolder,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     point(monkeypatch, "http://127.0.0.1:9")
-    run = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT))
     assert push(run, HERE) == 4
     assert "cannot be reached (ConnectError)" in (said := capsys.readouterr().err) and "--to DIR" in said
 
 
 def test_a_hub_to_which_no_connection_comes_about_is_not_waited_for(
     hub: type[Taking],
-    tmp_path: Path,
-    policy: Path,
+    run: RunFolder,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(pushing, "CONNECT", 0.5)
-    run, began = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT)), time.monotonic()
+    began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         with contextlib.ExitStack() as waiting:
             for _ in range(3):  # nobody accepts them, and then there is no room for another
@@ -290,14 +297,12 @@ def test_a_hub_to_which_no_connection_comes_about_is_not_waited_for(
 
 
 def test_a_hub_that_does_not_answer_is_not_waited_for(
-    tmp_path: Path,
-    policy: Path,
+    run: RunFolder,
     hub: type[Taking],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(pushing, "ANSWER", 0.5)
-    run = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         point(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert push(run, HERE) == 4
@@ -305,9 +310,8 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(
 
 
 def test_a_licence_that_the_hub_has_no_word_for_is_refused(
-    hub: type[Taking], tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture[str]
+    hub: type[Taking], run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT))
     assert push(run, HERE, "--license", "my-own") == 2
     assert (
         '"license" must be one of' in (said := capsys.readouterr().err) and "--license names another" in said
