@@ -1,9 +1,9 @@
-"""A learner's averaging in a real process, driven through stdin: in come JSON commands, a line each, out go
-JSON answers.
+"""A learner's averaging in a process of its own, a fork of the tests' (an interpreter that imports torch and
+hivemind takes longer than most tests), driven through stdin: in come JSON commands, a line each, out go JSON
+answers.
 
-    python averager_peer.py '{"bootstrap": [...], "numel": 1000, "settings": {...}, "hostile": false,
-                             "false_means": false, "dial_only": false, "door": 0, "cores": 2,
-                             "limits": {"upload": 4.0}}'
+    live({"bootstrap": [...], "numel": 1000, "settings": {...}, "hostile": False, "false_means": False,
+          "dial_only": False, "door": 0, "cores": 2, "limits": {"upload": 4.0}}, descriptor of its messages)
 
 `hostile` announces the norm of ordinary tensors, and packs parts without a look at them; with `false_means`
 the means that it makes are zeros.
@@ -14,22 +14,23 @@ import hashlib
 import json
 import os
 import signal
-import sys
 import time
 
-import hivemind
 import torch
-from hivemind.p2p import PeerID
-from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.net.averaging import averager, bypass, codec, hivemind_averager
 from swarm.net.ports import NotFinite, RoundLost
 from swarm.net.rate import RateLimits
 from swarm.settings.config import Averaging, Limits, Listen
 
+# isort: split
+# swarm.net goes first: without it hivemind's packages import far more than is needed.
+from hivemind.p2p import P2P, PeerID
+from hivemind.utils.multiaddr import Multiaddr
+
 
 def say(**answer):
-    print(json.dumps(answer), flush=True)
+    os.write(1, f"{json.dumps(answer)}\n".encode())
 
 
 async def beat(longest):
@@ -100,7 +101,7 @@ async def average(mine, tensors, command):
 
 async def knock(control, peer, method):
     """Open a stream to a call of another's averager, and send nothing. Whether the other closed it."""
-    p2p = await hivemind.p2p.P2P.replicate(Multiaddr(control))
+    p2p = await P2P.replicate(Multiaddr(control))
     name = hivemind_averager.Rounds._get_handle_name("grads", method)
     _, reader, writer = await p2p.call_binary_stream_handler(PeerID.from_base58(peer), name)
     try:
@@ -113,22 +114,19 @@ async def knock(control, peer, method):
         await p2p.shutdown()
 
 
-def started_dht(bootstrap, dial_only):
-    return hivemind.DHT(
+async def started_p2pd(bootstrap, dial_only):
+    return await P2P.create(
         initial_peers=bootstrap or None,
-        start=True,
         use_relay=False,
-        use_auto_relay=False,
         host_maddrs=[] if dial_only else ["/ip4/127.0.0.1/tcp/0"],
         no_listen=dial_only,
-        client_mode=dial_only,
+        dht_mode="client" if dial_only else "server",
     )
 
 
-async def main(setup):
-    torch.set_num_threads(1)
-    dht = started_dht(setup["bootstrap"], setup["dial_only"])
-    control = [str(dht.run_coroutine(hivemind.DHT._get_p2p_daemon_listen_maddr))]
+async def main(setup, orders):
+    p2p = await started_p2pd(setup["bootstrap"], setup["dial_only"])
+    control = [str(p2p.daemon_listen_maddr)]
     reports, longest, uplink = [], [0.0], [0]
 
     async def daemon():
@@ -149,9 +147,9 @@ async def main(setup):
     sizes = [setup["numel"] // 3, setup["numel"] - setup["numel"] // 3]
     tensors = [torch.zeros(size) for size in sizes]
     tasks = {asyncio.create_task(beat(longest))}
-    addresses = [] if setup["dial_only"] else [str(address) for address in dht.get_visible_maddrs()]
-    say(me=str(dht.peer_id), addresses=addresses)
-    while line := await asyncio.to_thread(sys.stdin.readline):
+    addresses = [] if setup["dial_only"] else [str(address) for address in await p2p.get_visible_maddrs()]
+    say(me=str(p2p.peer_id), addresses=addresses)
+    while line := await asyncio.to_thread(orders.readline):
         command = json.loads(line)
         match command["do"]:
             case "average":
@@ -183,20 +181,21 @@ async def main(setup):
                 say()
     for task in tasks:
         task.cancel()
-    dht.shutdown()
+    await p2p.shutdown()
 
 
-if __name__ == "__main__":
+def live(given, messages):
+    """All of the life of such a fork."""
+    os.dup2(messages, 2)
     # As a terminal begins it, whatever these tests were started by.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    given = json.loads(sys.argv[1])
-    if given.get("hostile"):
+    if given["hostile"]:
         hivemind_averager.norm = lambda buffer: buffer.numel() ** 0.5
         codec.Scaled._encoded = lambda self, tensor: (1.0, tensor.to(self._dtype))
-    if given.get("door"):  # of another program
+    if given["door"]:  # of another program
         own_ticket = bypass.Door.ticket
         bypass.Door.ticket = lambda *args: own_ticket(*args)._replace(port=given["door"])
     hivemind_averager.processors = lambda: given["cores"]
-    if given.get("false_means"):
+    if given["false_means"]:
         hivemind_averager.Runner = Zeros
-    asyncio.run(main(given))
+    asyncio.run(main(given, os.fdopen(0)))

@@ -7,16 +7,15 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
+import averager_peer
 import base58
 import psutil
 import pytest
-from places import ROOT, SUPPORT
 from process_tree import ended
 
 from swarm.core.agreement.shares import LARGE_PART, LARGEST_PART, MANY, SEVERAL, USUAL_PART
@@ -25,6 +24,7 @@ from swarm.core.gradient_checks.opposition import LEAST
 from swarm.net.averaging import averager
 from swarm.net.averaging.codec import SCALE
 from swarm.net.uplink import connections
+from swarm.processes.start import start
 from swarm.settings.config import Averaging
 
 SETTINGS = {"match": 2.0, "request": 1.0, "chunk": 2.0}
@@ -33,7 +33,7 @@ LARGE = 4_000_000
 
 
 class Peer:
-    """A process of averager_peer.py in a group of its own, so that all of it can be killed at once."""
+    """A fork that lives as averager_peer.py says, in a group of its own: all of it can be killed at once."""
 
     def __init__(
         self,
@@ -48,29 +48,20 @@ class Peer:
         limits=None,
         settings=None,
     ):
-        setup = json.dumps(
-            {
-                "bootstrap": bootstrap,
-                "numel": numel,
-                "settings": {**SETTINGS, **(settings or {})},
-                "hostile": hostile,
-                "false_means": false_means,
-                "dial_only": dial_only,
-                "door": door,
-                "cores": cores,
-                "limits": limits or {},
-            }
-        )
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        self.process = subprocess.Popen(
-            [sys.executable, str(SUPPORT / "averager_peer.py"), setup],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-            env=environment,
-        )
+        setup = {
+            "bootstrap": bootstrap,
+            "numel": numel,
+            "settings": {**SETTINGS, **(settings or {})},
+            "hostile": hostile,
+            "false_means": false_means,
+            "dial_only": dial_only,
+            "door": door,
+            "cores": cores,
+            "limits": limits or {},
+        }
+        messages = os.dup(2) if log is None else os.dup(log.fileno())
+        self.process = start(partial(averager_peer.live, setup, messages), {}, ())
+        os.close(messages)
 
     def meet(self):
         hello = self.receive(40)
@@ -78,8 +69,7 @@ class Peer:
         return self
 
     def tell(self, **command):
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
+        self.process.stdin.write(f"{json.dumps(command)}\n".encode())
 
     def receive(self, timeout=30.0):
         assert select.select([self.process.stdout], [], [], timeout)[0], "the peer did not answer"
@@ -585,13 +575,11 @@ def test_the_averager_process_dies_with_its_parent(trio):
     peer = Peer(trio[0].addresses).meet()
     try:
         pid = peer.ask(do="status")["pid"]
-        peer.process.kill()
+        os.kill(peer.process.pid, signal.SIGKILL)
         peer.process.wait()
         assert ended(pid)
     finally:
-        os.killpg(
-            os.getpgid(peer.process.pid) if peer.process.poll() is None else peer.process.pid, signal.SIGKILL
-        )
+        os.killpg(peer.process.pid, signal.SIGKILL)
 
 
 def test_an_averager_that_was_killed_says_what_may_be_behind_that(monkeypatch):
