@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,11 +105,18 @@ class HiveWorld:
         return [first, *others]
 
     async def close(self) -> None:
-        for task in self.watching:
-            task.cancel()
-        ends = await asyncio.gather(*self.watching, return_exceptions=True)
-        await asyncio.gather(*(node.close() for node in self.nodes))
+        await self.end(self.nodes)
         shutil.rmtree(self.folder)
+
+    async def end(self, nodes: Sequence[Node]) -> None:
+        """Raises what ended the supervision of one."""
+        ending = [(node, task) for node, task in zip(self.nodes, self.watching, strict=True) if node in nodes]
+        for node, task in ending:
+            self.nodes.remove(node)
+            self.watching.remove(task)
+            task.cancel()
+        ends = await asyncio.gather(*(task for _, task in ending), return_exceptions=True)
+        await asyncio.gather(*(node.close() for node, _ in ending))
         for end in ends:
             if isinstance(end, Exception):
                 raise end

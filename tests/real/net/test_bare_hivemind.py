@@ -6,14 +6,24 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hive_world import HivePorts, HiveWorld, in_world
+from hive_world import HivePorts, HiveWorld
+from shared_nodes import Shared, shared_nodes
 
 from swarm.frames.wire import topic
 from swarm.types import PeerId
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Shared]:
+    with shared_nodes(lambda world: world.ports(1)) as run:
+        yield run
+
 
 BEGIN = """
 import asyncio, sys
@@ -43,7 +53,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 async def without_torch(world: HiveWorld, peer: HivePorts, check: str) -> None:
     """Run `async def check(node, run)` in a process that joins `peer` without torch."""
-    words = [str(world.run), str(world.folder / "light"), peer.addresses()[0]]
+    words = [str(world.run), tempfile.mkdtemp(dir=world.folder) + "/light", peer.addresses()[0]]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", f"{BEGIN}{check}{END}", *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -51,9 +61,9 @@ async def without_torch(world: HiveWorld, peer: HivePorts, check: str) -> None:
     assert process.returncode == 0, said.decode()
 
 
-def test_the_board_works_both_ways_without_torch() -> None:
-    async def body(world: HiveWorld) -> None:
-        (peer,) = await world.ports(1)
+def test_the_board_works_both_ways_without_torch(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        (peer,) = peers
         key = topic(world.run, "member")
         assert await peer.board.put(key, b"of a whole one", 60)
         await without_torch(
@@ -68,12 +78,12 @@ async def check(node, run):
         )
         assert b"of a light one" in (await peer.board.get(key)).values()
 
-    in_world(body)
+    shared(body)
 
 
-def test_without_torch_a_dead_p2pd_is_replaced_and_the_board_goes_on() -> None:
-    async def body(world: HiveWorld) -> None:
-        (peer,) = await world.ports(1)
+def test_without_torch_a_dead_p2pd_is_replaced_and_the_board_goes_on(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        (peer,) = peers
         assert await peer.board.put(topic(world.run, "member"), b"here", 60)
         await without_torch(
             world,
@@ -88,7 +98,7 @@ async def check(node, run):
 """,
         )
 
-    in_world(body)
+    shared(body)
 
 
 async def forge(node: Any, key: str, owner: str) -> bool:
@@ -104,22 +114,22 @@ async def forge(node: Any, key: str, owner: str) -> bool:
     )
 
 
-def test_a_record_that_its_owner_did_not_sign_is_not_believed_without_torch() -> None:
-    async def body(world: HiveWorld) -> None:
-        (peer,) = await world.ports(1)
+def test_a_record_that_its_owner_did_not_sign_is_not_believed_without_torch(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        (peer,) = peers
         owner = PeerId("12D3KooWBv1JUxbGetLPesuHAB469wPhu9UeTbh9UPm9abejcDA9")
         dht = await peer.node.live_dht()
-        assert await dht.ask(forge, topic(world.run, "member"), owner)
+        assert await dht.ask(forge, topic(world.run, "newest"), owner)
         await without_torch(
             world,
             peer,
             """
 async def check(node, run):
-    assert await node.board.get(topic(run, "member")) == {}
+    assert await node.board.get(topic(run, "newest")) == {}
 """,
         )
 
-    in_world(body)
+    shared(body)
 
 
 def test_msgpack_is_bounded_without_torch() -> None:
@@ -168,30 +178,32 @@ def test_a_program_that_has_hivemind_whole_keeps_it() -> None:
     assert ran.stdout == "DHT MPFuture\n", ran.stderr
 
 
-def test_the_dht_of_a_node_that_is_made_before_torch_is_imported_has_no_torch() -> None:
-    async def body(world: HiveWorld) -> None:
-        (peer,) = await world.ports(1)
+def test_the_dht_of_a_node_that_is_made_before_torch_is_imported_has_no_torch(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        (peer,) = peers
         dht = await peer.node.live_dht()
         assert await dht.ask(imported, "hivemind.dht.node")
         if "torch" not in sys.modules:  # in this test's process
             assert not await dht.ask(imported, "torch")
 
-    in_world(body)
+    shared(body)
 
 
 async def imported(_: Any, module: str) -> bool:
     return module in sys.modules
 
 
-def test_what_fails_beside_the_dht_is_told_with_its_reason_and_the_next_question_is_answered() -> None:
-    async def body(world: HiveWorld) -> None:
-        (peer,) = await world.ports(1)
+def test_what_fails_beside_the_dht_is_told_with_its_reason_and_the_next_question_is_answered(
+    shared: Shared,
+) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        (peer,) = peers
         dht = await peer.node.live_dht()
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             await dht.ask(divided, 1, 0)
         assert await dht.ask(divided, 4, 2) == 2.0
 
-    in_world(body)
+    shared(body)
 
 
 async def divided(_: Any, above: int, below: int) -> float:

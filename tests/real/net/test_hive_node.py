@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.p2p import P2PContext
 from hivemind.proto import dht_pb2
 from places import SUPPORT
+from shared_nodes import Shared, echo, shared_nodes
 
 from swarm.frames.wire import topic
 from swarm.limits import FRAME_LIMIT
@@ -39,8 +40,10 @@ from swarm.settings.config import Listen
 from swarm.types import Digest, PeerId
 
 
-async def echo(_sender: PeerId, message: bytes) -> bytes:
-    return message
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Shared]:
+    with shared_nodes(lambda world: world.ports(3)) as run:
+        yield run
 
 
 async def until(condition: Callable[[], bool], seconds: float) -> float:
@@ -85,9 +88,9 @@ def test_a_start_that_is_cancelled_ends_its_p2pd_first(tmp_path: Path) -> None:
         runner.run(main())
 
 
-def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
-    async def body(world: HiveWorld) -> None:
-        first, second, third = await world.ports(3)
+def test_gossip_reaches_others_with_the_signer_and_not_oneself(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, second, third = peers
         name = topic(world.run, "beat")
         subscribe = [peer.gossip.subscribe(name) for peer in (first, second, third)]
         async with subscribe[0] as near, subscribe[1] as mine, subscribe[2] as far:
@@ -96,11 +99,11 @@ def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(mine), 0.3)
 
-    in_world(body)
+    shared(body)
 
 
 def test_an_address_that_the_machine_lost_is_not_told_though_p2pd_goes_on_naming_it(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four peers that were connected from there make it an address that libp2p knows from others."""
     here = {"45.9.1.5"}
@@ -110,34 +113,34 @@ def test_an_address_that_the_machine_lost_is_not_told_though_p2pd_goes_on_naming
         async def identify(self) -> tuple[str, ...]:
             return tuple(f"/ip4/{host}/tcp/4711" for host in ("45.9.1.5", "45.9.1.77", "81.2.3.4"))
 
-    async def body(world: HiveWorld) -> None:
-        (peer,) = await world.ports(1)
-        told = []
-        for now in ({"45.9.1.5"}, {"45.9.1.77"}, {"45.9.1.77"}, {"45.9.1.5"}):
-            here.clear()
-            here.update(now)
-            await peer.node._children.locate(Names())  # type: ignore[arg-type]
-            told.append([text.split("/")[2] for text in peer.node._children.addresses])
-        assert told == [
-            ["45.9.1.5", "45.9.1.77", "81.2.3.4"],
-            ["45.9.1.77", "81.2.3.4"],
-            ["45.9.1.77", "81.2.3.4"],
-            ["45.9.1.5", "81.2.3.4"],
-        ]
+    async def attach(_daemon: Daemon) -> None: ...
 
-    in_world(body)
+    key = tmp_path / "key"
+    node = children.NodeChildren(open_key(key), key, Digest("0" * 64), LOOPBACK, 0, attach, in_loop=True)
+    told = []
+    for now in ({"45.9.1.5"}, {"45.9.1.77"}, {"45.9.1.77"}, {"45.9.1.5"}):
+        here.clear()
+        here.update(now)
+        asyncio.run(node.locate(Names()))  # type: ignore[arg-type]
+        told.append([text.split("/")[2] for text in node.addresses])
+    assert told == [
+        ["45.9.1.5", "45.9.1.77", "81.2.3.4"],
+        ["45.9.1.77", "81.2.3.4"],
+        ["45.9.1.77", "81.2.3.4"],
+        ["45.9.1.5", "81.2.3.4"],
+    ]
 
 
-@pytest.mark.parametrize("name", ["contribution", "counted"])
 def test_what_is_for_learners_alone_costs_no_connection_where_there_is_no_other_learner(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("swarm.net.messaging.gossip.UNHEARD_SECONDS", 0.1)
     monkeypatch.setattr("swarm.net.libp2p.network.LOOK_SECONDS", 0.1)
 
     async def body(world: HiveWorld) -> None:
         _, second = await world.ports(2)
-        await second.gossip.publish(topic(world.run, name), b"to nobody")
+        for name in ("contribution", "counted"):
+            await second.gossip.publish(topic(world.run, name), b"to nobody")
         await asyncio.sleep(1.5)
         assert not [detail for _, part, detail, _ in world.reports if part == "gossip"]
         await second.gossip.publish(topic(world.run, "beat"), b"to nobody")
@@ -146,7 +149,7 @@ def test_what_is_for_learners_alone_costs_no_connection_where_there_is_no_other_
     in_world(body)
 
 
-def test_connections_are_tls_and_nothing_else() -> None:
+def test_connections_are_tls_and_nothing_else(shared: Shared) -> None:
     def agreed(port: int, protocol: bytes) -> bytes:
         """multistream-select: lines, each behind its length."""
         with socket.create_connection(("127.0.0.1", port), timeout=5.0) as line:
@@ -156,13 +159,12 @@ def test_connections_are_tls_and_nothing_else() -> None:
                 assert answers.readline()[1:] == b"/multistream/1.0.0\n"
                 return answers.readline()[1:].strip()
 
-    async def body(world: HiveWorld) -> None:
-        (peer,) = await world.ports(1)
-        port = int(peer.node.addresses()[0].split("/tcp/")[1].split("/")[0])
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        port = int(peers[0].node.addresses()[0].split("/tcp/")[1].split("/")[0])
         assert await asyncio.to_thread(agreed, port, b"/tls/1.0.0") == b"/tls/1.0.0"
         assert await asyncio.to_thread(agreed, port, b"/noise") == b"na"
 
-    in_world(body)
+    shared(body)
 
 
 @pytest.mark.nightly
@@ -187,19 +189,20 @@ def test_one_that_nobody_listens_to_connects_anew_and_says_when_it_is_heard(
     in_world(body)
 
 
-def test_mail_carries_four_mebibytes_and_refuses_more() -> None:
-    async def body(world: HiveWorld) -> None:
-        first, second = await world.ports(2)
-        await first.mail.serve("echo", echo)
+def test_mail_carries_four_mebibytes_and_refuses_more(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, second, _ = peers
         message = os.urandom(FRAME_LIMIT)
         assert await second.mail.send(first.me, "echo", message) == message
         with pytest.raises(ValueError, match="does not fit"):
             await second.mail.send(first.me, "echo", message + b"x")
 
-    in_world(body)
+    shared(body)
 
 
-def test_refusals_bugs_silence_and_strangers_are_told_apart() -> None:
+def test_refusals_bugs_silence_and_strangers_are_told_apart(shared: Shared) -> None:
+    over = asyncio.Event()
+
     async def refuse(_sender: PeerId, _message: bytes) -> bytes:
         raise Refused("not today")
 
@@ -207,11 +210,11 @@ def test_refusals_bugs_silence_and_strangers_are_told_apart() -> None:
         raise KeyError("ours")
 
     async def slow(_sender: PeerId, message: bytes) -> bytes:
-        await asyncio.sleep(5)
+        await over.wait()
         return message
 
-    async def body(world: HiveWorld) -> None:
-        first, second = await world.ports(2)
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, second, _ = peers
         for service, handler in (("refuse", refuse), ("broken", broken), ("slow", slow)):
             await first.mail.serve(service, handler)
         with pytest.raises(Refused, match="not today"):
@@ -221,18 +224,19 @@ def test_refusals_bugs_silence_and_strangers_are_told_apart() -> None:
         assert any(part == "mail" and "KeyError" in detail for _, part, detail, _ in world.reports)
         with pytest.raises(Silent):
             await second.mail.send(first.me, "slow", b"", timeout=0.5)
+        over.set()
         with pytest.raises(Unreachable):
             await second.mail.send(first.me, "nobody-serves-this", b"", timeout=3)
         gone = open_key(world.folder / "gone").me
         with pytest.raises(Unreachable):
             await second.mail.send(gone, "echo", b"", timeout=5)
 
-    in_world(body)
+    shared(body)
 
 
-def test_an_answer_that_comes_byte_by_byte_is_not_silent() -> None:
-    async def body(world: HiveWorld) -> None:
-        first, second = await world.ports(2)
+def test_an_answer_that_comes_byte_by_byte_is_not_silent(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, second, _ = peers
 
         async def drip(peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             size = int.from_bytes(await reader.readexactly(4), "big")
@@ -250,12 +254,12 @@ def test_an_answer_that_comes_byte_by_byte_is_not_silent() -> None:
         with pytest.raises(Silent):
             await second.mail.send(first.me, "drip", b"slowly", timeout=30.0, idle=0.2)
 
-    in_world(body)
+    shared(body)
 
 
-def test_a_message_that_nobody_reads_leaves_no_descriptor_behind() -> None:
-    async def body(world: HiveWorld) -> None:
-        first, hostile = await world.ports(2)
+def test_a_message_that_nobody_reads_leaves_no_descriptor_behind(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, hostile, _ = peers
         kept, over = list[asyncio.StreamWriter](), asyncio.Event()
 
         async def read_nothing(
@@ -277,23 +281,23 @@ def test_a_message_that_nobody_reads_leaves_no_descriptor_behind() -> None:
         for writer in kept:
             writer.transport.abort()
 
-    in_world(body)
+    shared(body)
 
 
-def test_mail_beyond_the_limit_of_calls_is_refused() -> None:
-    async def body(world: HiveWorld) -> None:
+def test_mail_beyond_the_limit_of_calls_is_refused(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
         release = asyncio.Event()
 
         async def wait(_sender: PeerId, message: bytes) -> bytes:
             await release.wait()
             return message
 
-        peers = await world.ports(2)
+        first, _, third = peers
         services = ["a", "b", "c"]
         for service in services:
-            await peers[0].mail.serve(service, wait)
+            await first.mail.serve(service, wait)
         calls = [
-            asyncio.create_task(peers[1].mail.send(peers[0].me, service, b"x"))
+            asyncio.create_task(third.mail.send(first.me, service, b"x"))
             for service in services
             for _ in range(8)
         ]
@@ -303,13 +307,12 @@ def test_mail_beyond_the_limit_of_calls_is_refused() -> None:
         release.set()
         assert await asyncio.gather(*(call for call in calls if call not in done)) == [b"x"] * 16
 
-    in_world(body)
+    shared(body)
 
 
-def test_a_frame_that_announces_too_much_is_refused_before_it_is_sent() -> None:
-    async def body(world: HiveWorld) -> None:
-        first, second = await world.ports(2)
-        await first.mail.serve("echo", echo)
+def test_a_frame_that_announces_too_much_is_refused_before_it_is_sent(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, second, _ = peers
         line = await second.node.line()
         reader, writer = await line.open_stream(first.me, f"{world.run[:16]}/echo", 5)
         writer.write((1 << 31).to_bytes(4, "big"))
@@ -317,13 +320,12 @@ def test_a_frame_that_announces_too_much_is_refused_before_it_is_sent() -> None:
         assert answer[0] == 1 and b"limit" in answer
         writer.close()
 
-    in_world(body)
+    shared(body)
 
 
-def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> None:
-    async def body(world: HiveWorld) -> None:
-        first, second = await world.ports(2)
-        await first.mail.serve("echo", echo)
+def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, second, _ = peers
         name = topic(world.run, "beat")
         async with first.gossip.subscribe(name) as inbox:
             assert await hears(second, inbox, name) == second.me
@@ -334,7 +336,7 @@ def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> N
             assert await hears(second, inbox, name, 20) == second.me
         assert await second.mail.send(first.me, "echo", b"again") == b"again"
         assert await first.board.put(topic(world.run, "member"), b"again", 60)
-        assert await second.board.get(topic(world.run, "member")) == {first.me: b"again"}
+        assert (await second.board.get(topic(world.run, "member")))[first.me] == b"again"
         told = [
             (part, seconds is None)
             for peer, part, _, seconds in world.reports
@@ -342,30 +344,28 @@ def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> N
         ]
         assert told == [("p2pd", True), ("p2pd", False)]
 
-    in_world(body)
+    shared(body)
 
 
 @pytest.mark.parametrize("kind", ["p2pd", "p2pclient"])
-def test_a_p2pd_whose_socket_something_removed_is_replaced(kind: str) -> None:
-    async def body(world: HiveWorld) -> None:
-        first, second = await world.ports(2)
-        for peer in (first, second):
-            await peer.mail.serve("echo", echo)
+def test_a_p2pd_whose_socket_something_removed_is_replaced(kind: str, shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, second, _ = peers
+        generation = first.node.generation
         (path,) = glob.glob(f"/tmp/hivemind-{first.me[-10:]}-{kind}-*")
         os.unlink(path)
-        await until(lambda: first.node.generation > 0, 15)
+        await until(lambda: first.node.generation > generation, 15)
         assert "was removed" in next(why for peer, _, why, _ in world.reports if peer == first.me)
         await until(lambda: first.me in second.node.peers(), 30)
         assert await second.mail.send(first.me, "echo", b"again") == b"again"
         assert await first.mail.send(second.me, "echo", b"again") == b"again"
 
-    in_world(body)
+    shared(body)
 
 
-def test_a_killed_p2pd_whose_port_another_program_takes_is_replaced_on_another_one() -> None:
-    async def body(world: HiveWorld) -> None:
-        first, back = await world.ports(2)
-        await back.mail.serve("echo", echo)
+def test_a_killed_p2pd_whose_port_another_program_takes_is_replaced_on_another_one(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, _, back = peers
         port, generation = back.node.port, back.node.generation
         p2pd = psutil.Process(back.node.pids()["p2pd"])
         p2pd.kill()
@@ -376,10 +376,12 @@ def test_a_killed_p2pd_whose_port_another_program_takes_is_replaced_on_another_o
             await until(lambda: first.me in back.node.peers(), 30)
             assert await first.mail.send(back.me, "echo", b"again") == b"again"
 
-    in_world(body)
+    shared(body)
 
 
-def test_a_dht_that_is_killed_before_it_is_of_use_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dht_that_is_killed_before_it_is_of_use_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, shared: Shared
+) -> None:
     killed = list[int]()
 
     class Killed(ChildDHT):
@@ -391,13 +393,14 @@ def test_a_dht_that_is_killed_before_it_is_of_use_is_made_anew(monkeypatch: pyte
 
     monkeypatch.setattr(children, "ChildDHT", Killed)
 
-    async def body(world: HiveWorld) -> None:
-        first, second = await world.ports(2)
-        assert await first.board.put(topic(world.run, "member"), b"mine", 60)
-        assert await second.board.get(topic(world.run, "member")) == {first.me: b"mine"}
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, _, _ = peers
+        begun = await world.start("begun", first.addresses()[:1])
+        assert await begun.board.put(topic(world.run, "member"), b"mine", 60)
+        assert (await first.board.get(topic(world.run, "member")))[begun.me] == b"mine"
         assert killed and not psutil.pid_exists(killed[0])
 
-    in_world(body)
+    shared(body)
 
 
 @pytest.mark.nightly
@@ -421,22 +424,24 @@ def test_a_dead_or_hung_dht_is_replaced(how: signal.Signals, monkeypatch: pytest
 
 
 def test_who_answers_a_greeting_with_what_cannot_be_read_counts_as_one_that_did_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, shared: Shared
 ) -> None:
     async def ping(self: Any, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
         return dht_pb2.PingResponse(peer=dht_pb2.NodeInfo(node_id=b"\xff" * 32), available=True)
 
-    async def body(world: HiveWorld) -> None:
-        first = await world.start("first")
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first = peers[0]
         with monkeypatch.context() as patch:
             patch.setattr(DHTProtocol, "rpc_ping", ping)  # in the process that is forked next
             hostile = await world.start("hostile", first.addresses()[:1])
         assert await first.node.network.greet(frozenset({hostile.me})) == (0, [])
 
-    in_world(body)
+    shared(body)
 
 
-def test_a_dht_for_which_the_machine_has_no_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dht_for_which_the_machine_has_no_process_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, shared: Shared
+) -> None:
     monkeypatch.setattr(supervision, "AGAIN_SECONDS", 0.5)
     fork, refused = os.fork, list[int]()
 
@@ -446,29 +451,30 @@ def test_a_dht_for_which_the_machine_has_no_process_is_tried_again(monkeypatch: 
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return fork()
 
-    async def body(world: HiveWorld) -> None:
-        (first,) = await world.ports(1)
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first = peers[0]
+        generation = first.node.generation
         monkeypatch.setattr(os, "fork", full)
         os.kill(first.node.pids()["dht"], signal.SIGKILL)
-        await until(lambda: first.node.generation > 0, 15)
+        await until(lambda: first.node.generation > generation, 15)
         assert await first.board.put(topic(world.run, "member"), b"again", 60)
         told = [(detail, seconds is None) for _, part, detail, seconds in world.reports if part == "dht"]
         assert [fault for _, fault in told] == [True, True, True, False]
         assert all(os.strerror(errno.EAGAIN) in detail for detail, _ in told[1:3])
 
-    in_world(body)
+    shared(body)
 
 
 def test_who_answers_a_question_with_an_id_of_a_megabyte_hangs_nobody(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, shared: Shared
 ) -> None:
     async def find(self: Any, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         near = {"nearest_node_ids": [b"\x01" * 20], "nearest_peer_ids": [b"\xff" * (1 << 20)]}
         results = [dht_pb2.FindResult(type=dht_pb2.NOT_FOUND, **near)] * len(request.keys)
         return dht_pb2.FindResponse(results=results, peer=self.node_info)
 
-    async def body(world: HiveWorld) -> None:
-        first = await world.start("first")
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first = peers[0]
         child = first.node.pids()["dht"]
         with monkeypatch.context() as patch:
             patch.setattr(guard, "_find_bounded", find)  # in the process that is forked next
@@ -476,10 +482,10 @@ def test_who_answers_a_question_with_an_id_of_a_megabyte_hangs_nobody(
         guard.install()
         began = time.monotonic()
         await first.node.network.greet(frozenset({hostile.me}))
-        assert await first.board.get(topic(world.run, "member")) == {}
+        assert await first.board.get(topic(world.run, "newest")) == {}
         assert time.monotonic() - began < board.ANSWER_SECONDS and first.node.pids()["dht"] == child
 
-    in_world(body)
+    shared(body)
 
 
 def test_a_put_counts_only_when_another_node_has_it() -> None:
@@ -489,19 +495,11 @@ def test_a_put_counts_only_when_another_node_has_it() -> None:
         assert await first.board.put(key, b"alone", 60)  # there is no other
         second = await world.start("second", first.addresses()[:1])
         assert await second.board.get(key) == {first.me: b"alone"}
-        await stop(world, first)
+        await world.end([first.node])
         await until(lambda: not second.node.peers(), 10)
         assert not await second.board.put(key, b"cut off", 60)
 
     in_world(body)
-
-
-async def stop(world: HiveWorld, peer: HivePorts) -> None:
-    index = world.nodes.index(peer.node)
-    task = world.watching.pop(index)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await world.nodes.pop(index).close()
 
 
 @pytest.mark.nightly
@@ -509,7 +507,7 @@ def test_a_bootstrap_that_comes_back_is_found_again() -> None:
     async def body(world: HiveWorld) -> None:
         first, second = await world.ports(2)
         name, key = topic(world.run, "beat"), topic(world.run, "newest")
-        await stop(world, first)
+        await world.end([first.node])
         await until(lambda: not second.node.peers(), 10)
         for _ in range(5):  # a caller that does not give up must not make the return slower
             with pytest.raises(Unreachable):
@@ -529,9 +527,9 @@ def test_a_bootstrap_that_comes_back_is_found_again() -> None:
     in_world(body)
 
 
-def test_an_unreachable_bootstrap_is_named_with_its_reason() -> None:
-    async def body(world: HiveWorld) -> None:
-        first = await world.start("first")
+def test_an_unreachable_bootstrap_is_named_with_its_reason(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first = peers[0]
         stranger = open_key(world.folder / "stranger").me
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
@@ -544,41 +542,40 @@ def test_an_unreachable_bootstrap_is_named_with_its_reason() -> None:
         with pytest.raises(NetError, match="should look like"):
             await world.start("second", ("127.0.0.1:31337",))
 
-    in_world(body)
+    shared(body)
 
 
-def test_a_port_in_use_is_named() -> None:
-    async def body(world: HiveWorld) -> None:
-        first = await world.start("first")
+def test_a_port_in_use_is_named(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first = peers[0]
         with pytest.raises(NetError, match=rf"TCP port {first.node.port} .* already in use"):
             await world.start("second", listen=msgspec.structs.replace(LOOPBACK, port=first.node.port))
 
-    in_world(body)
+    shared(body)
 
 
-def test_a_peer_that_only_dials_is_answered_over_the_connection_that_it_opened() -> None:
-    async def body(world: HiveWorld) -> None:
-        first = await world.start("first")
+def test_a_peer_that_only_dials_is_answered_over_the_connection_that_it_opened(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first = peers[0]
         dialler = await world.start(
-            "second", first.addresses()[:1], msgspec.structs.replace(LOOPBACK, dial_only=True)
+            "dialler", first.addresses()[:1], msgspec.structs.replace(LOOPBACK, dial_only=True)
         )
         await dialler.mail.serve("echo", echo)
         assert dialler.addresses() == ()
         assert await first.mail.send(dialler.me, "echo", b"back") == b"back"
         assert await dialler.board.put(topic(world.run, "member"), b"here", 60)
-        assert await first.board.get(topic(world.run, "member")) == {dialler.me: b"here"}
+        assert (await first.board.get(topic(world.run, "member")))[dialler.me] == b"here"
 
-    in_world(body)
+    shared(body)
 
 
-def test_peers_that_know_only_addresses_from_heartbeats_can_write_to_each_other() -> None:
-    async def body(world: HiveWorld) -> None:
-        first, second = await world.start("first"), await world.start("second")
-        await first.mail.serve("echo", echo)
+def test_peers_that_know_only_addresses_from_heartbeats_can_write_to_each_other(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        first, second = peers[0], await world.start("alone")
         second.node.network.remember(first.me, first.addresses())
         assert await second.mail.send(first.me, "echo", b"found") == b"found"
 
-    in_world(body)
+    shared(body)
 
 
 PARENT = """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hive_world import HivePorts, HiveWorld, in_world
+from hive_world import HivePorts, HiveWorld
+from shared_nodes import Shared, echo, shared_nodes
 
 from swarm.net.averaging import averager
 from swarm.net.libp2p.dht import ChildDHT
@@ -18,13 +19,14 @@ from swarm.processes import process
 from swarm.processes.process import STARTS
 from swarm.protocol import Part
 from swarm.settings.config import Averaging
-from swarm.types import PeerId
 
 SERVICES = [f"service-{number}" for number in range(4)]
 
 
-async def echo(_sender: PeerId, message: bytes) -> bytes:
-    return message
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Shared]:
+    with shared_nodes(lambda world: world.ports(1)) as run:
+        yield run
 
 
 class Killer:
@@ -55,14 +57,14 @@ class Killer:
 
 @pytest.mark.parametrize("number", range(1, 11))
 def test_a_child_that_is_killed_while_its_node_starts_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, number: int
+    monkeypatch: pytest.MonkeyPatch, number: int, shared: Shared
 ) -> None:
     killer = Killer(monkeypatch, number)
 
-    async def body(world: HiveWorld) -> None:
-        first = await world.start("first")
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        (first,) = peers
         killer.armed, killer.spared = True, frozenset(first.node.pids().values())
-        second = await world.start("second", first.addresses()[:1])
+        second = await world.start(f"second {number}", first.addresses()[:1])
         for service in SERVICES:
             await second.mail.serve(service, echo)
         killer.armed = False
@@ -71,7 +73,7 @@ def test_a_child_that_is_killed_while_its_node_starts_is_replaced(
             await first.clock.sleep(0.1)
         assert {*told} <= {Part.P2PD, Part.DHT, Part.NETWORK}
 
-    in_world(body)
+    shared(body)
 
 
 async def answers(first: HivePorts, second: HivePorts) -> None:
@@ -88,20 +90,22 @@ async def answers(first: HivePorts, second: HivePorts) -> None:
                 first.node.network.remember(second.me, second.addresses())
 
 
-def test_one_that_is_killed_each_time_ends_the_start_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_killed_each_time_ends_the_start_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, shared: Shared
+) -> None:
     killer = Killer(monkeypatch, 1, STARTS)
 
-    async def body(world: HiveWorld) -> None:
-        killer.armed = True
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        killer.armed, killer.spared = True, frozenset(peers[0].node.pids().values())
         with pytest.raises(NetError, match="p2pd of this peer is gone"):
             await world.start("one")
 
-    in_world(body)
+    shared(body)
 
 
 @pytest.mark.parametrize("times", [1, STARTS])
 def test_an_averager_whose_process_is_killed_while_it_starts_is_there_unless_it_is_killed_each_time(
-    monkeypatch: pytest.MonkeyPatch, times: int
+    monkeypatch: pytest.MonkeyPatch, times: int, shared: Shared
 ) -> None:
     left = [times]
 
@@ -114,8 +118,8 @@ def test_an_averager_whose_process_is_killed_while_it_starts_is_there_unless_it_
 
     start = process.Child
 
-    async def body(world: HiveWorld) -> None:
-        one = await world.start("one")
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        (one,) = peers
         monkeypatch.setattr(process, "Child", started)
         told: list[str] = []
         mine = averager.HiveAverager(
@@ -132,4 +136,4 @@ def test_an_averager_whose_process_is_killed_while_it_starts_is_there_unless_it_
             await mine.close()
         assert len(told) == min(times, STARTS - 1) and all("SIGKILL" in why for why in told)
 
-    in_world(body)
+    shared(body)

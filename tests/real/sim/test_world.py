@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from places import ROOT, SUPPORT
+from rows import nightly
 from stand_in import stand_in
 
 from peers.commands import sim
@@ -84,7 +85,7 @@ def short(name: str, minutes: float) -> Scenario:
     return msgspec.structs.replace(load(SCENARIOS / name), hours=minutes / 60)
 
 
-@pytest.mark.parametrize("name", ["quick.toml", "faults.toml"])
+@pytest.mark.parametrize("name", ["faults.toml", *nightly(["quick.toml"])])
 def test_the_same_seed_gives_the_same_bytes_in_another_process(name: str, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from stand_in import stand_in; from swarm.sim.scenario import"
@@ -452,9 +453,9 @@ def test_a_simulation_says_how_far_it_is_and_its_journal_is_the_same(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sim, "TOLD", apart)
-    world = 'name = "x"\nhours = 0.002\n[peers]\nseed = 1\nlearner = 1\nsampler = 1\n'
+    world = 'name = "x"\nhours = 0.0004\n[peers]\nseed = 1\nlearner = 1\nsampler = 1\n'
     (tmp_path / "x.toml").write_text(f'{world}[run.optimizer]\nlr = 0.1\n[run.task]\nname = "toy"\n')
     assert sim.simulate(tmp_path / "x.toml", None, tmp_path / "journal") == 0
     out, err = capsys.readouterr()
-    assert ("of 0.002 virtual hours, version 0\n" in err) is told
+    assert ("of 0.0004 virtual hours, version 0\n" in err) is told
     assert f"journal sha256 {hashlib.sha256((tmp_path / 'journal').read_bytes()).hexdigest()}" in out
