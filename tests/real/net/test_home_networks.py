@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -68,13 +69,19 @@ class Homes:
     def __init__(self, net: Internet, folder: Path) -> None:
         self.net, self.folder = net, folder
         self.nodes: list[HomeNode] = []
+        self._names = map(str, itertools.count())
         self.seed_at = net.machine()
         self.seed = self.node(self.seed_at)
 
     def node(self, place: Place) -> HomeNode:
         way = [f"/ip4/{self.seed_at.address}/tcp/{PORT}/p2p/{self.nodes[0].peer}"] if self.nodes else []
-        self.nodes.append(HomeNode(place, self.folder, str(len(self.nodes)), *way))
+        self.nodes.append(HomeNode(place, self.folder, next(self._names), *way))
         return self.nodes[-1]
+
+    def end(self, left: int) -> None:
+        """All nodes but for the first ones."""
+        while len(self.nodes) > left:
+            self.nodes.pop().end()
 
 
 def tell_each_other(one: HomeNode, *others: HomeNode) -> None:
@@ -84,15 +91,23 @@ def tell_each_other(one: HomeNode, *others: HomeNode) -> None:
         one.do("met", peer=other.peer, addresses=other.do("status")["addresses"][:2])
 
 
-@pytest.fixture
-def homes(tmp_path: Path) -> Iterator[Homes]:
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homes]:
     with internet() as net:
-        made = Homes(net, tmp_path)
+        made = Homes(net, tmp_path_factory.mktemp("homes"))
         try:
             yield made
         finally:
-            for node in reversed(made.nodes):
-                node.end()
+            made.end(0)
+
+
+@pytest.fixture
+def homes(seeded: Homes) -> Iterator[Homes]:
+    """The seed's internet, in which a test has homes and nodes of its own."""
+    try:
+        yield seeded
+    finally:
+        seeded.end(1)
 
 
 @pytest.mark.timeout(400)
@@ -158,41 +173,39 @@ def test_one_whose_address_changes_is_back_long_before_p2pd_finds_its_dead_conne
 
 @pytest.mark.timeout(400)
 def test_who_tells_a_forwarded_port_is_found_in_its_own_home_where_the_router_leads_nobody_back(
-    tmp_path: Path,
+    homes: Homes, tmp_path: Path
 ) -> None:
-    with internet() as net:
-        here = net.home()
-        net.forward(here, PORT)
-        public = f"/ip4/{here.outside}/tcp/{PORT}"
-        nodes = [HomeNode(here, tmp_path, "seed", announce=[public])]
-        try:
-            told = nodes[0].first["addresses"]
-            beside = f"/ip4/{here.address}/tcp/{PORT}"
-            assert told == [f"{way}/p2p/{nodes[0].peer}" for way in (public, beside)]
-            for place in (net.machine(), net.beside(here)):
-                nodes.append(HomeNode(place, tmp_path, place.space, *told))
-                nodes[-1].until(lambda status: nodes[0].peer in status["peers"])
-        finally:
-            for node in reversed(nodes):
-                node.end()
+    net = homes.net
+    here = net.home()
+    net.forward(here, PORT)
+    public = f"/ip4/{here.outside}/tcp/{PORT}"
+    nodes = [HomeNode(here, tmp_path, "seed", announce=[public])]
+    try:
+        told = nodes[0].first["addresses"]
+        beside = f"/ip4/{here.address}/tcp/{PORT}"
+        assert told == [f"{way}/p2p/{nodes[0].peer}" for way in (public, beside)]
+        for place in (net.machine(), net.beside(here)):
+            nodes.append(HomeNode(place, tmp_path, place.space, *told))
+            nodes[-1].until(lambda status: nodes[0].peer in status["peers"])
+    finally:
+        for node in reversed(nodes):
+            node.end()
 
 
 @pytest.mark.timeout(400)
-def test_a_node_at_all_interfaces_is_dialled_by_ipv6_and_by_ipv4(tmp_path: Path) -> None:
-    with internet() as net:
-        both, six, four = [net.machine() for _ in range(3)]
-        nodes = [HomeNode(both, tmp_path, "both", host="::")]
-        told = [
-            text for text in nodes[0].first["addresses"] if "/127.0.0.1/" not in text and "/::1/" not in text
-        ]
-        try:
-            assert sorted(text.split("/")[1] for text in told) == ["ip4", "ip6"]
-            for place, host in ((six, "::"), (four, "0.0.0.0")):
-                kind = "/ip6/" if host == "::" else "/ip4/"
-                way = next(text for text in told if text.startswith(kind))
-                nodes.append(HomeNode(place, tmp_path, place.space, way, host=host))
-                status = nodes[-1].until(lambda status: nodes[0].peer in status["seen"])
-                assert all(end.startswith(kind) for end in status["seen"][nodes[0].peer])
-        finally:
-            for node in reversed(nodes):
-                node.end()
+def test_a_node_at_all_interfaces_is_dialled_by_ipv6_and_by_ipv4(homes: Homes, tmp_path: Path) -> None:
+    net = homes.net
+    both, six, four = [net.machine() for _ in range(3)]
+    nodes = [HomeNode(both, tmp_path, "both", host="::")]
+    told = [text for text in nodes[0].first["addresses"] if "/127.0.0.1/" not in text and "/::1/" not in text]
+    try:
+        assert sorted(text.split("/")[1] for text in told) == ["ip4", "ip6"]
+        for place, host in ((six, "::"), (four, "0.0.0.0")):
+            kind = "/ip6/" if host == "::" else "/ip4/"
+            way = next(text for text in told if text.startswith(kind))
+            nodes.append(HomeNode(place, tmp_path, place.space, way, host=host))
+            status = nodes[-1].until(lambda status: nodes[0].peer in status["seen"])
+            assert all(end.startswith(kind) for end in status["seen"][nodes[0].peer])
+    finally:
+        for node in reversed(nodes):
+            node.end()
