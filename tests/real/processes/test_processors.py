@@ -8,8 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-
-import pytest
+from contextlib import contextmanager
 
 from swarm.processes.processors import CoreWaits
 
@@ -21,27 +20,28 @@ def spinning(core: int, how: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", SPIN % (core, how)], stdout=subprocess.PIPE)
 
 
-@pytest.fixture
+@contextmanager
 def starved() -> Iterator[subprocess.Popen[bytes]]:
     """A process that gets a core only where no other one wants it, beside one that always does."""
     core = min(os.sched_getaffinity(0))
     idle, greedy = spinning(core, IDLE), spinning(core, "0")
     for one in (idle, greedy):
         assert one.stdout is not None and one.stdout.readline() == b"up\n"
-    yield idle
-    for one in (idle, greedy):
-        one.kill()
-        one.communicate()
+    try:
+        yield idle
+    finally:
+        for one in (idle, greedy):
+            one.kill()
+            one.communicate()
 
 
-def test_a_process_that_has_no_core_waits_and_one_that_is_stopped_or_sleeps_does_not(
-    starved: subprocess.Popen[bytes],
-) -> None:
-    since, waits = time.monotonic(), CoreWaits([starved.pid])
-    while (waited := waits.seconds()) <= 0.5:
-        assert time.monotonic() < since + 30.0
-        time.sleep(0.1)
-    assert waited <= time.monotonic() - since
+def test_a_process_that_has_no_core_waits_and_one_that_is_stopped_or_sleeps_does_not() -> None:
+    with starved() as idle:
+        since, waits = time.monotonic(), CoreWaits([idle.pid])
+        while (waited := waits.seconds()) <= 0.5:
+            assert time.monotonic() < since + 30.0
+            time.sleep(0.1)
+        assert waited <= time.monotonic() - since
 
     asleep, stopped = subprocess.Popen(["sleep", "60"]), subprocess.Popen(["sleep", "60"])
     try:
