@@ -89,6 +89,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+@pytest.mark.nightly
 def test_twelve_fetchers_of_64_megabytes_over_20_megabits_take_half_as_long_again_as_one() -> None:
     async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
         source, fetchers = peer("source"), [peer(f"fetcher-{k}") for k in range(12)]
