@@ -20,7 +20,7 @@ from swarm.frames import wire
 from swarm.frames.run_types import Delegation, Membership
 from swarm.limits import EVENT_LIMIT
 from swarm.net.memory.network import MemoryKeyring, MemoryNetwork
-from swarm.net.ports import Ports, Refused, Unreachable
+from swarm.net.ports import Ports, Refused, Silent, Unreachable
 from swarm.protocol import Role
 from swarm.settings.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.sim.clock import run
@@ -101,13 +101,20 @@ def test_what_was_refused_went_out_and_what_reached_nobody_did_not() -> None:
         async def refuse(sender: PeerId, message: bytes) -> bytes:
             raise Refused("full")
 
+        async def sleep(sender: PeerId, message: bytes) -> bytes:
+            await asyncio.sleep(60.0)
+            return b""
+
         await two.mail.serve("groups", refuse)
+        await two.mail.serve("blobs", sleep)
         with pytest.raises(Refused):
             await one.mail.send(two.me, "groups", bytes(500))
+        with pytest.raises(Silent):
+            await one.mail.send(two.me, "blobs", bytes(70), timeout=5.0)
         with pytest.raises(Unreachable):
             await one.mail.send(PeerId("nobody"), "groups", bytes(9000))
         told = mine.drain(one.clock.now(), ())
-        assert told is not None and told["sent"] == {"rollouts": 500}
+        assert told is not None and told["sent"] == {"rollouts": 500, "other": 70}
 
     between_two(promise)
 
