@@ -196,6 +196,12 @@ def test_parts_beyond_what_was_announced_are_held_to_it_and_break_no_round():
     assert all(runner.scaled().keys() == {liar} for _, runner in fair)
 
 
+def test_of_two_a_reducer_holds_the_parts_of_the_other_to_what_was_announced():
+    one, two = draws(2)
+    (mean, runner), (_, liar) = reduced([one, -1000 * two], announced=[norm(one)] * 2)
+    assert norm(mean) < 1.5 * norm(one) and runner.scaled().keys() == {str(liar.peer_id)}
+
+
 def test_a_part_is_added_up_while_the_one_before_it_is(monkeypatch):
     meeting = threading.Barrier(2)
 
