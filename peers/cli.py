@@ -160,7 +160,7 @@ def _add_running(commands: Any) -> None:
         "swarm join swarm1... --as sampler",
         RUN,
     )
-    options.word(it, "what `swarm start` or `swarm invite` printed")
+    options.invite_argument(it, "what `swarm start` or `swarm invite` printed")
     as_help = "the role; auto takes the invite's, or what fits this machine"
     it.add_argument(
         "--config", type=Path, metavar="FILE", help="this peer's settings: a TOML file with a [peer] section"
@@ -219,7 +219,7 @@ def _add_reading(commands: Any) -> None:
         "swarm status --watch",
         ("folder", "set", "json"),
     )
-    options.word(it, "the invite of a run elsewhere (default: the run on this machine)")
+    options.invite_argument(it, "the invite of a run elsewhere (default: the run on this machine)")
     it.add_argument("--watch", action="store_true", help="keep updating; in a pipe, print it every 5 s")
     about = "explain what the peers of this folder are doing, why one is idle, and what to do"
     add_command(commands, "why", verbs.why, about, "swarm why --folder ./demo-run", ("folder", "json"))
@@ -236,7 +236,7 @@ def _add_members(commands: Any) -> None:
     it = add_command(commands, "revoke", verbs.revoke, about, "swarm revoke brisk-umber-otter", ("folder",))
     who = "a peer's id or name, or an invite or its last letters, as `swarm invite --list` shows them"
     it.add_argument("who", metavar="PEER|INVITE", nargs="*", type=options.hidden, help=who)
-    options.word_file(it)
+    options.invite_file(it)
 
 
 def _add_policies(commands: Any) -> None:
@@ -275,7 +275,7 @@ def _add_machine(commands: Any) -> None:
     it = add_command(
         commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")
     )
-    options.word(it, "check this run too, without joining it")
+    options.invite_argument(it, "check this run too, without joining it")
     about = (
         "predict and measure which roles fit on this machine with a model, in which precision, and how fast"
     )
@@ -317,7 +317,7 @@ def _add_windows(commands: Any) -> None:
         "swarm dashboard swarm1... --port 8080",
         ("folder", "set"),
     )
-    options.word(it, "any invite of a public swarm, an observer's of a private one")
+    options.invite_argument(it, "any invite of a public swarm, an observer's of a private one")
     options.page(it)
     options.once(it)
     about = "serve the dashboard of a finished run, or reproduce one of its versions"

@@ -1,8 +1,8 @@
 """rich's consoles, and what happens when their reader is gone.
 
-    Listing       of a command that is only read (`swarm status | head`): BrokenPipeError, with which
-                  peers.errors.guarded ends it well
-    spoken(...)   of a program that works (`swarm up | head`): it goes on without a reader
+    Listing            of a command that is only read (`swarm status | head`): BrokenPipeError, with which
+                       peers.errors.guarded ends it well
+    optional_console   of a program that works (`swarm up | head`): it goes on without a reader
 
 rich's own console ends the program with exit code 1, a bug.
 """
@@ -46,7 +46,7 @@ class Listing(_Plain):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def spoken(name: Literal["stdout", "stderr"], width: int | None = None) -> Console:
+def optional_console(name: Literal["stdout", "stderr"], width: int | None = None) -> Console:
     """A console of a program that needs no reader: output that its stream refuses is dropped silently.
     `width`: columns; None: the terminal's."""
     return _Plain(file=cast(TextIO, _Unneeded(name)), width=width)

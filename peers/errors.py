@@ -283,23 +283,23 @@ def _open_standard_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open while the program is)
 
 
-_hearers: list[Callable[[str], None]] = []
+_receivers: list[Callable[[str], None]] = []
 """Further receivers of each sentence on stderr, such as a peer's log."""
 
 
 @contextlib.contextmanager
-def hearing(receive: Callable[[str], None]) -> Iterator[None]:
-    """Pass every sentence to `hear` as well, while the body runs."""
-    _hearers.append(receive)
+def notifying(receive: Callable[[str], None]) -> Iterator[None]:
+    """Pass every sentence to `receive` as well, while the body runs."""
+    _receivers.append(receive)
     try:
         yield
     finally:
-        _hearers.remove(receive)
+        _receivers.remove(receive)
 
 
-def heard(sentence: str) -> None:
-    """Pass a sentence, on one line, to all receivers that `hearing` added, without printing it."""
-    for receive in _hearers:
+def notify(sentence: str) -> None:
+    """Pass a sentence, on one line, to all receivers that `notifying` added, without printing it."""
+    for receive in _receivers:
         receive(one_line(sentence, SENTENCE))
 
 
@@ -311,7 +311,7 @@ def say(sentence: str, stream: TextIO | None = None) -> None:
     """Print a sentence on stderr or `stream`, on one line, whatever its source. A closed terminal is no
     error; a log on a full disk lacks the line."""
     if stream is None:
-        heard(sentence)
+        notify(sentence)
     stream = stream or sys.stderr
     with unneeded(stream):
         print(one_line(sentence, SENTENCE), file=stream, flush=True)

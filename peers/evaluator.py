@@ -37,7 +37,7 @@ class Evaluator:
         accuracy is known. A paused evaluator leaves at once."""
         while not self.host.stop.is_set():
             try:
-                if await self.host.rest.taken():
+                if await self.host.pause_gate.waited():
                     continue
                 if not await self._turn(self.host.config.run.evaluation.every):
                     self.host.status.phase = Phase.NO_RELEASE
@@ -45,7 +45,7 @@ class Evaluator:
             except EngineError:
                 await self.engine_calls.wait()
         with contextlib.suppress(EngineError):  # an event reports it; there is no time to wait for the engine
-            if self.host.rest.reason is None:
+            if self.host.pause_gate.reason is None:
                 await self._turn(1)
 
     async def _turn(self, every: int) -> bool:
@@ -74,7 +74,7 @@ class Evaluator:
                 self._last = newest.version
                 return True
             prompts = [task.prompt for task in tasks]
-            with self.engine_calls.silence.heard(self.engine):
+            with self.engine_calls.silence.watched(self.engine):
                 answers = (
                     await self.engine_calls.run(Kind.EVALUATE, self.engine.greedy, prompts) if prompts else []
                 )

@@ -167,7 +167,7 @@ class Observer:
                 answer = wire.decode(
                     await host.ports.mail.send(peer, Service.HISTORY, b"", timeout=patience), Past
                 )
-                self._mind_stranger(peer, answer)
+                self._check_stranger(peer, answer)
                 made = host.now() - min(max(answer.age, 0.0), DUMP_LIFETIME)
                 return ReceivedHistory(
                     await host.ports.work.run(
@@ -181,7 +181,7 @@ class Observer:
                 host.emit(events.Rejected, sender=peer, kind=Service.HISTORY, reason=str(error))
         return None
 
-    def _mind_stranger(self, peer: PeerId, answer: Past) -> None:
+    def _check_stranger(self, peer: PeerId, answer: Past) -> None:
         """Raises WireError where the answering peer has no membership."""
         host, shown = self._host, answer.membership
         if shown is not None:
@@ -226,12 +226,12 @@ class Observer:
         try:
             await self._host.ports.work.run(Kind.SAVE, write_durably, self._file, content)
         except OSError as error:
-            self._host.disk.tell(
+            self._host.disk.report(
                 "history",
                 f"the history is not in {error.filename}: {error.strerror}; the window goes on",
             )
             return
-        self._host.disk.tell("history", "")
+        self._host.disk.report("history", "")
         self._saved = revision
 
     def _warn(self, text: str) -> None:

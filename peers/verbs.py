@@ -59,8 +59,8 @@ def start(args: argparse.Namespace) -> int:
 def join(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, args.config)
     arguments.refuse_run_settings(loaded)
-    word = arguments.needed_word(args)
-    invite = arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
+    invite_text = arguments.needed_invite(args)
+    invite = arguments.read_invite(invite_text, args.folder)  # offline, before anything slow is imported
     role = None if args.role == "auto" else Role(args.role)
     if (role or invite.role) is Role.OBSERVER and loaded.config.peer.serve != "mirror":
         raise WrongUsage(
@@ -71,18 +71,18 @@ def join(args: argparse.Namespace) -> int:
     say(f"run {invite.run[:12]}: loading the program (some seconds; longer the first time)")
     from peers.build import assembly
 
-    return assembly.join(word, role, loaded, args.folder, args.once, args.own)
+    return assembly.join(invite_text, role, loaded, args.folder, args.once, args.own)
 
 
 def dashboard(args: argparse.Namespace) -> int:
     loaded = arguments.load_window(args)
-    word = arguments.needed_word(args)
-    arguments.read_invite(word, args.folder)
+    invite_text = arguments.needed_invite(args)
+    arguments.read_invite(invite_text, args.folder)
     from peers.commands.journals import dashboard as window
     from peers.commands.run_check import need_tracker
 
     need_tracker(loaded.config.peer.track)
-    return window.dashboard(word, loaded.config, args.folder, args.once)
+    return window.dashboard(invite_text, loaded.config, args.folder, args.once)
 
 
 def replay(args: argparse.Namespace) -> int:
@@ -118,13 +118,13 @@ def plot(args: argparse.Namespace) -> int:
 
 def status(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, None)
-    word = arguments.word_or_folder(args) or None
-    if word is not None:
-        arguments.read_invite(word, args.folder)
-    folder = args.folder if word is not None else arguments.only_folder(args)
+    invite_text = arguments.invite_or_folder(args) or None
+    if invite_text is not None:
+        arguments.read_invite(invite_text, args.folder)
+    folder = args.folder if invite_text is not None else arguments.only_folder(args)
     from peers.commands.runs import status as program
 
-    return program.status(folder, word, loaded.config, args.watch, args.json)
+    return program.status(folder, invite_text, loaded.config, args.watch, args.json)
 
 
 def why(args: argparse.Namespace) -> int:
@@ -196,9 +196,9 @@ def invite_(args: argparse.Namespace) -> int:
     if args.renew is not None:
         if args.role is not None or args.uses:
             raise WrongUsage("--renew keeps an invite's role and number of uses: leave --role and --uses out")
-        if not (word := arguments.word(args, args.renew)):
+        if not (invite_text := arguments.given_invite(args, args.renew)):
             raise WrongUsage("no invite to renew: pass --renew INVITE, --renew - or --renew --word-file FILE")
-        return program.renew(folder, word, *said)
+        return program.renew(folder, invite_text, *said)
     if args.word_file is not None:
         raise WrongUsage("--word-file has an invite to renew: add --renew, or leave it out")
     return program.make(folder, Role(args.role or Role.SAMPLER), args.uses, *said)
@@ -208,7 +208,7 @@ def revoke(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.commands.invites import revoke as program
 
-    if not (who := arguments.word(args, args.who, from_environment=False)):
+    if not (who := arguments.given_invite(args, args.who, from_environment=False)):
         raise WrongUsage("name a peer's id or name, or an invite: as an argument, -, or --word-file FILE")
     return program.main(folder, who)
 
@@ -237,7 +237,7 @@ def doctor(args: argparse.Namespace) -> int:
     arguments.refuse_run_settings(loaded)
     if args.folder is not None:
         check_files(args.folder)
-    return program.main(args.folder, args.json, arguments.word_or_folder(args), loaded.config)
+    return program.main(args.folder, args.json, arguments.invite_or_folder(args), loaded.config)
 
 
 def fit(args: argparse.Namespace) -> int:

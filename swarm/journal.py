@@ -238,11 +238,11 @@ class Tail:
             try:
                 event = from_line(line)
             except msgspec.DecodeError as error:
-                self._tell(file, str(error))
+                self._report_damage(file, str(error))
                 continue
             yield event
 
-    def _tell(self, file: Path, why: str) -> None:
+    def _report_damage(self, file: Path, why: str) -> None:
         if self._damaged is None:
             raise msgspec.DecodeError(f"line {self._line} of {file} is not an event: {why}")
         first = self._damage or Damage(0, file, self._line, why)

@@ -91,7 +91,7 @@ def _balance(state: SwarmState, now: float) -> str:
     right."""
     situation, spent = Situation(state, now), state.recent.spent
     samplers = situation.working(Role.SAMPLER)
-    if len(spent) < STEPS or not samplers or not situation.hears(Role.SAMPLER):
+    if len(spent) < STEPS or not samplers or not situation.receives(Role.SAMPLER):
         return ""
     waits = sum(gather for gather, _ in spent) / max(sum(whole for _, whole in spent), 1e-9)
     busy = sum(peer.busy for peer in samplers) / len(samplers)

@@ -244,7 +244,7 @@ def _awaited(s: Situation) -> list[Role]:
     if s.state.begun or not any(s.alive[role] for role in Role if role is not Role.OBSERVER):
         return []
     known = {*(peer.role for peer in s.state.peers.values()), *_loading(s)}
-    return [role for role in (Role.LEARNER, Role.SAMPLER) if role not in known and s.hears(role)]
+    return [role for role in (Role.LEARNER, Role.SAMPLER) if role not in known and s.receives(role)]
 
 
 def absent(s: Situation) -> Iterator[Problem]:
@@ -259,7 +259,7 @@ def absent(s: Situation) -> Iterator[Problem]:
     first = {*_awaited(s), *_loading(s), *s.unsure, *(peer.role for peer, _ in s.silent)}
     for role, cost in costs.items():
         last = s.gone.get(role)
-        if s.alive[role] or role in first or not s.hears(role):
+        if s.alive[role] or role in first or not s.receives(role):
             continue
         if s.strangers[role]:
             yield from _unproven(s, role)
@@ -316,7 +316,7 @@ def resting(s: Situation) -> Iterator[Problem]:
         if not peers or s.working(role) or others or any(peer.role is role for peer, _ in s.silent):
             continue
         shortest, one = min(map(s.since, peers)), len(peers) == 1
-        every = s.hears(role)
+        every = s.receives(role)
         yield problem(
             f"rest {role}",
             "info",

@@ -92,7 +92,7 @@ class Situation:
         elif silence <= self.suspicion or me:
             self.here.add(peer.id)
             (self.alive if counts else self.strangers)[peer.role].append(peer)
-        elif counts and peer.role is not Role.OBSERVER and self.hears(peer.role):
+        elif counts and peer.role is not Role.OBSERVER and self.receives(peer.role):
             self.silent.append((peer, self.now - peer.heard))
 
     def _usual(self) -> float | None:
@@ -148,9 +148,9 @@ class Situation:
         accuracies = [peer.accuracies for peer in judges] if called else []
         return is_complete(self.run.stop, self.version, accuracies)
 
-    def hears(self, role: Role) -> bool:
-        """See SwarmState.hears."""
-        return self.state.hears(role)
+    def receives(self, role: Role) -> bool:
+        """See SwarmState.receives."""
+        return self.state.receives(role)
 
     def learners(self) -> list[PeerRow]:
         return self.alive[Role.LEARNER]

@@ -45,7 +45,7 @@ def _started(state: SwarmState, event: happened.Started, at: float) -> None:
 
 def _join(state: SwarmState, peer: PeerId, at: float, name: str, role: Role, again: bool = False) -> None:
     text = f"{name} {'started again' if again else 'is here'}: {role}."
-    state.say(at, News(f"joined {peer}", "info", text, (peer,)))
+    state.add_line(at, News(f"joined {peer}", "info", text, (peer,)))
 
 
 def _left(state: SwarmState, event: happened.Left, at: float) -> None:
@@ -73,7 +73,7 @@ def _heard(state: SwarmState, event: happened.Heard, at: float) -> None:
     if known is None:
         _join(state, peer.id, at, peer.name, peer.role)
     elif peer.gone:
-        state.say(at, News(f"back {peer.id}", "info", f"{peer.name} is back.", (peer.id,)))
+        state.add_line(at, News(f"back {peer.id}", "info", f"{peer.name} is back.", (peer.id,)))
     peer.gone, peer.revoked = "", False
     state.at(peer, peer.version, at)
     if peer.role is Role.LEARNER:
@@ -134,7 +134,7 @@ def _averaged(state: SwarmState, event: happened.Averaged, at: float) -> None:
     if state.members and mean.members != state.members:
         names = clean(", ".join(map(state.name, mean.members)), 200)
         text = f"{len(mean.members)} learners now average in {duration(mean.seconds)}: {names}."
-        state.say(at, News("members", "info", text, mean.members))
+        state.add_line(at, News("members", "info", text, mean.members))
     state.members = mean.members
 
 
@@ -234,4 +234,4 @@ def fold(state: SwarmState, event: happened.Event) -> None:
         take(state, event, state.timeline.when(event))
     news = sentence_of(event, state.name)
     if news is not None:
-        state.say(state.timeline.when(event), news)
+        state.add_line(state.timeline.when(event), news)

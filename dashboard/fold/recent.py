@@ -393,7 +393,7 @@ class Recent:
         if (until := number(event.until)) > now:
             self._suspend(event.sampler, event.peer, now, until, event.why, event.group)
 
-    def _told_suspended(self, event: happened.SetAside, now: float) -> None:
+    def _set_aside(self, event: happened.SetAside, now: float) -> None:
         (by, before), until = self.suspended.pop(event.sampler, ("", Suspension(0.0))), number(event.until)
         group = event.group or (before.evidence if by == event.by else "")
         if until > now:
@@ -433,6 +433,6 @@ _NOTICES: dict[type[happened.Event], Callable[..., None]] = {
     happened.Started: Recent._came_or_left,
     happened.Left: Recent._came_or_left,
     happened.Audited: Recent._audited,
-    happened.SetAside: Recent._told_suspended,
+    happened.SetAside: Recent._set_aside,
     happened.Rejected: Recent._rejected,
 }

@@ -126,7 +126,7 @@ class SwarmState:
         """The peers that count."""
         return [peer for peer in self.peers.values() if peer.proven or peer.id == self.recent.me]
 
-    def hears(self, role: Role) -> bool:
+    def receives(self, role: Role) -> bool:
         """Whether this dashboard receives peers of a role: only observers receive samplers and observers."""
         me = self.peers.get(self.recent.me) if self.recent.me is not None else None
         return me is None or ROLES[me.role].observes or ROLES[role].heartbeat is Topic.BEAT
@@ -216,8 +216,8 @@ class SwarmState:
 
     # --- for the fold ---------------------------------------------------------------------------------------
 
-    def say(self, at: float, news: News) -> None:
-        self.lines.say(at, news, self.revision)
+    def add_line(self, at: float, news: News) -> None:
+        self.lines.add(at, news, self.revision)
 
     def touch(self, peer_id: PeerId, at: float, role: Role | None = None, invited: bool = False) -> PeerRow:
         """The row of a peer that sent something at `at`; it becomes the most recent one. `role` and

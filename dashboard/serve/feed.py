@@ -58,7 +58,7 @@ class Feed:
         self.state = state
         self.clock = clock
         self.readers = 0
-        self._heard = clock()
+        self._last_event = clock()
         self._closed = False
         self._tick = -1
         self._texts: dict[tuple[int, bool], tuple[str, int, int]] = {}
@@ -68,7 +68,7 @@ class Feed:
     def __call__(self, event: Event) -> None:
         follow(self.state, event)
         if (event.subject if isinstance(event, Heard) else event.peer) != self._me:
-            self._heard = self.clock()
+            self._last_event = self.clock()
 
     @property
     def room(self) -> int:
@@ -76,7 +76,7 @@ class Feed:
 
     def moment(self, at: float | None = None) -> Moment:
         now = self.clock()
-        return Moment(self.state, now, max(now - self._heard, 0.0), None)
+        return Moment(self.state, now, max(now - self._last_event, 0.0), None)
 
     async def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()

@@ -157,7 +157,7 @@ def _top(state: SwarmState, now: float) -> Text:
         parts.append(f"reward {head.reward:.2f}")
     parts.append(f"{head.groups_per_second:.1f} groups/s")
     for role, (alive, known) in head.roles.items():
-        if not state.hears(Role(role)):
+        if not state.receives(Role(role)):
             parts += [f"{some(alive, role)} heard"] if alive else []
         elif known:
             parts.append(f"{alive} of {known} {role}s" if alive < known else some(known, role))
@@ -195,7 +195,7 @@ def _peers(state: SwarmState, now: float, width: int) -> Table:
     else:
         _add_columns(table, wide)
     # a peer without a subscription to a role receives it only for a while: it is not lost after that
-    rows = [row for row in state.rows(now) if row.status != "lost" or state.hears(Role(row.role))]
+    rows = [row for row in state.rows(now) if row.status != "lost" or state.receives(Role(row.role))]
     for row in rows[:ROWS]:
         name, role, word, *figures = _cells(row, now, wide)
         cells = [name, word] if width < NARROW else [name, role, word, *figures]
@@ -207,7 +207,7 @@ def _peers(state: SwarmState, now: float, width: int) -> Table:
 
 def _unheard(state: SwarmState) -> list[RenderableType]:
     """Of a dashboard that does not receive all peers: those that it receives."""
-    if not state.peers or state.hears(Role.SAMPLER):
+    if not state.peers or state.receives(Role.SAMPLER):
         return []
     text = "Other samplers are not heard here: the dashboard and `swarm status INVITE` show all peers."
     return [Text(text, style="dim")]

@@ -74,7 +74,7 @@ class Accuser:
     def accuse(self, group: Group, frame: bytes, suspension: Suspension | None = None) -> None:
         """Announce that a replay of this group shows a forgery, and the suspension of its sampler here."""
         digest = self._shown.put(frame)
-        said = Accusation(
+        accusation = Accusation(
             sampler=group.sampler,
             group=digest,
             version=group.version,
@@ -83,23 +83,23 @@ class Accuser:
             evidence=group.id if suspension is not None else "",
             why=suspension.why if suspension is not None else "",
         )
-        self.tasks.create_task(self._say(said))
+        self.tasks.create_task(self._publish(accusation))
 
-    async def _say(self, said: Accusation) -> None:
+    async def _publish(self, accusation: Accusation) -> None:
         host = self._host
         for _ in range(SAID):
             if len(host.roster):  # else no peer listens
-                await host.ports.gossip.publish(host.topic(Topic.ACCUSED), self._sealed(said))
+                await host.ports.gossip.publish(host.topic(Topic.ACCUSED), self._sealed(accusation))
             await host.ports.clock.sleep(SAID_EVERY)
 
-    def _sealed(self, said: Accusation) -> bytes:
+    def _sealed(self, accusation: Accusation) -> bytes:
         """With as much of the reason as fits beside a membership."""
-        while said.why:
+        while accusation.why:
             try:
-                return self._host.seal(said, RELEASE_LIMIT)
+                return self._host.seal(accusation, RELEASE_LIMIT)
             except wire.WireError:
-                said = replace(said, why=said.why[: len(said.why) // 2])
-        return self._host.seal(said, RELEASE_LIMIT)
+                accusation = replace(accusation, why=accusation.why[: len(accusation.why) // 2])
+        return self._host.seal(accusation, RELEASE_LIMIT)
 
 
 class AccusationExchange:
@@ -126,18 +126,18 @@ class AccusationExchange:
         """Receive an accusation. Raises WireError for anything but an accusation by a learner or an
         auditor."""
         host = self._host
-        opened, said = host.read(sealed, RELEASE_LIMIT, Accusation)
+        opened, accusation = host.read(sealed, RELEASE_LIMIT, Accusation)
         accuser = opened.sender
         if (why := unverifying(host, opened)) is not None:
             raise wire.WireError(f"accusation by {accuser}: {why}")
-        host.suspensions.take(opened, said)
-        claim = Claim(said.sampler, said.group, said.version, said.weights)
+        host.suspensions.take(opened, accusation)
+        claim = Claim(accusation.sampler, accusation.group, accusation.version, accusation.weights)
         if accuser == host.ports.me or not (self._cases.has_opinion(claim) or self._looks_at(claim)):
             return
-        if (case := self._cases.heard(accuser, claim, host.now())) is None:
+        if (case := self._cases.record(accuser, claim, host.now())) is None:
             return
         if case.opinion is Opinion.DISAGREED:
-            self._name(accuser, f"it accuses {said.sampler} of a group that is honest by a replay here")
+            self._name(accuser, f"it accuses {accusation.sampler} of a group that is honest by a replay here")
         elif case.opinion is None and not case.asking:
             case.asking = True
             self._accuser.tasks.create_task(self._fetch(claim))

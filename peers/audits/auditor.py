@@ -33,7 +33,7 @@ from peers.audits.submitted_groups import SubmittedGroups
 from peers.intake.inbox import LearnerInbox
 from peers.runtime.host import Host
 from swarm import events
-from swarm.core.audits.accusations import Opinion, speaks_alone
+from swarm.core.audits.accusations import Opinion, is_conclusive
 from swarm.core.audits.auditing import COUNT, Audits, Finding, Weighed
 from swarm.core.intake.batcher import NO_LIMIT, Room
 from swarm.core.roster import CLOCK
@@ -250,12 +250,12 @@ class Auditor:
         self._obey_pardons()
         if drawn.shown is None:
             finding, suspension = self.audits.take(group.sampler, found, self.host.now())
-            accuses = suspension is not None and speaks_alone(found)
+            accuses = suspension is not None and is_conclusive(found)
         else:
             self._accusations.judged(drawn.shown, opinion)
             finding, suspension = self._judge_accused(drawn.shown, found, opinion)
             accuses = opinion is Opinion.AGREED
-        self._tell(group.id, group.sampler, finding, found, suspension)
+        self._emit_audited(group.id, group.sampler, finding, found, suspension)
         if suspension is not None:
             self._drop(group.sampler)
         if accuses:
@@ -287,7 +287,7 @@ class Auditor:
         if drawn.shown is not None:
             self._accusations.judged(drawn.shown, Opinion.UNDECIDED)
 
-    def _tell(
+    def _emit_audited(
         self, group: str, sampler: PeerId, finding: Finding, found: Weighed, suspension: Suspension | None
     ) -> None:
         self.host.emit(
@@ -319,7 +319,7 @@ class Auditor:
         release = host.releases.named(group.version, group.weights)
         if self._folder is None or release is None:
             return
-        said = Evidence(
+        evidence = Evidence(
             run=host.who.run,
             frame=drawn.frame,
             release=host.releases.sealed(release),
@@ -328,11 +328,11 @@ class Auditor:
             why=suspension.why,
         )
         try:
-            await host.ports.work.run(Kind.SAVE, keep, self._folder, group.id, said, drawn.weights)
+            await host.ports.work.run(Kind.SAVE, keep, self._folder, group.id, evidence, drawn.weights)
         except (OSError, Damaged) as error:
-            host.disk.tell("evidence", str(error))
+            host.disk.report("evidence", str(error))
             return
-        host.disk.tell("evidence", "")
+        host.disk.report("evidence", "")
         path = self._folder / f"{group.id}{SUFFIX}"
         text = f"evidence against {group.sampler} is kept: `swarm verify {path}` replays it"
         host.emit(events.Noted, level="info", text=text)
@@ -351,9 +351,9 @@ class Auditor:
             )
         except OSError as error:
             self._unwritten = True
-            self.host.disk.tell("suspensions", str(error))
+            self.host.disk.report("suspensions", str(error))
             return
-        self.host.disk.tell("suspensions", "")
+        self.host.disk.report("suspensions", "")
         self._let_back(pardoned)
         self._listed = frozenset(suspended.keys() - pardoned)
 

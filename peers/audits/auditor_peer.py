@@ -31,7 +31,7 @@ from peers.intake.reward_calls import RewardCalls
 from peers.runtime.frames import UnknownKey
 from peers.runtime.host import Host
 from swarm import events
-from swarm.core.audits.accusations import speaks_alone
+from swarm.core.audits.accusations import is_conclusive
 from swarm.core.audits.auditing import Audits, Finding, Weighed
 from swarm.draws.replays import Replayed
 from swarm.frames import wire
@@ -115,7 +115,7 @@ class AuditorPeer:
         async with asyncio.TaskGroup() as asks:
             while True:
                 await self.host.ports.clock.sleep(self.host.config.run.pace.beat)
-                if self.host.rest.reason is None:
+                if self.host.pause_gate.reason is None:
                     for learner in sorted({*self.host.roster.learners()} - self._asking):
                         self._asking.add(learner)
                         asks.create_task(self._ask(learner))
@@ -133,14 +133,14 @@ class AuditorPeer:
             life, after = self._asked.get(learner, (0, 0))
             try:
                 answer = await self._send(learner, SubmittedQuery(life=life, after=after))
-                told = wire.decode(answer, Submitted)
+                listed = wire.decode(answer, Submitted)
             except NetError:
                 break
             except wire.WireError as error:
                 return self._reject(learner, str(error))
-            self._asked[learner] = told.life, told.last
-            drawn.extend(one for one in told.groups if self._draws(learner, one))
-            if len(told.groups) < LISTED:
+            self._asked[learner] = listed.life, listed.last
+            drawn.extend(one for one in listed.groups if self._draws(learner, one))
+            if len(listed.groups) < LISTED:
                 break
         taken = drawn[max(0, len(drawn) - self._room_of(learner)) :]
         self._coming += len(taken)
@@ -206,7 +206,7 @@ class AuditorPeer:
     async def _replay(self) -> None:
         host = self.host
         while not host.stop.is_set():
-            if await host.rest.taken():
+            if await host.pause_gate.waited():
                 continue
             if not self._queue:
                 await host.changed(host.config.run.pace.beat)
@@ -222,10 +222,10 @@ class AuditorPeer:
         host, group = self.host, drawn.group
         found, _ = self._replayer.weighed(drawn, replayed)
         finding, _ = self.audits.take(group.sampler, found, host.now())
-        if finding in (Finding.FORGED, Finding.DRIFTED) and speaks_alone(found):
+        if finding in (Finding.FORGED, Finding.DRIFTED) and is_conclusive(found):
             self._accuse_once(group, drawn.frame)
         host.status.finished(1, found.tokens, host.now())
-        self._tell(group, finding, found)
+        self._emit_audited(group, finding, found)
 
     def _accuse_once(self, group: Group, frame: bytes) -> None:
         """Each accusation costs learners a replay, of which they allow one accuser so many."""
@@ -234,7 +234,7 @@ class AuditorPeer:
             self._accuser.accuse(group, frame)
         self._queue.drop(group.sampler)
 
-    def _tell(self, group: Group, finding: Finding, found: Weighed) -> None:
+    def _emit_audited(self, group: Group, finding: Finding, found: Weighed) -> None:
         self.host.emit(
             events.Audited,
             group=group.id,

@@ -66,7 +66,7 @@ class Submitted(Struct, tag="submitted"):
 class HeldSubmission:
     number: int
     frame: bytes
-    told: SubmittedGroup
+    listing: SubmittedGroup
     """Its digest is empty until it is listed."""
 
 
@@ -77,27 +77,27 @@ class SubmittedGroups:
         self._bytes = self._count = 0
 
     async def serve(self) -> None:
-        await self._host.ports.mail.serve(Service.SUBMITTED, self._tell)
+        await self._host.ports.mail.serve(Service.SUBMITTED, self._answer)
 
     def add(self, group: Group, frame: bytes) -> None:
         self._count += 1
         self._bytes += len(frame)
-        told = SubmittedGroup(
+        listing = SubmittedGroup(
             group=Digest(""),
             sampler=group.sampler,
             version=group.version,
             weights=group.weights,
         )
-        self._held.append(HeldSubmission(self._count, frame, told))
+        self._held.append(HeldSubmission(self._count, frame, listing))
         while self._bytes > FRAMES_BYTES:
             self._bytes -= len(self._held.popleft().frame)
 
     def drop(self, sampler: PeerId) -> None:
         """Groups of a suspended sampler are not audited any more."""
-        self._held = deque(one for one in self._held if one.told.sampler != sampler)
+        self._held = deque(one for one in self._held if one.listing.sampler != sampler)
         self._bytes = sum(len(one.frame) for one in self._held)
 
-    async def _tell(self, sender: PeerId, question: bytes) -> bytes:
+    async def _answer(self, sender: PeerId, question: bytes) -> bytes:
         asked = read_question(question, SubmittedQuery)
         beat = self._host.roster.beat(sender)
         if beat is None or beat.role is not Role.AUDITOR:
@@ -109,13 +109,13 @@ class SubmittedGroups:
         after = asked.after if asked.life == life else 0
         found = [one for one in self._held if one.number > after][:LISTED]
         for one in found:
-            if not one.told.group:
-                one.told = replace(one.told, group=digest_of(one.frame))
+            if not one.listing.group:
+                one.listing = replace(one.listing, group=digest_of(one.frame))
         last = found[-1].number if found else after
-        return Submitted(life=life, last=last, groups=tuple(one.told for one in found))
+        return Submitted(life=life, last=last, groups=tuple(one.listing for one in found))
 
     def _frame(self, digest: Digest) -> bytes:
         for one in self._held:
-            if one.told.group == digest:
+            if one.listing.group == digest:
                 return one.frame
         raise Refused("no such group is held here any more")

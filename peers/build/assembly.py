@@ -27,7 +27,7 @@ from peers.build import new_run, run_folder, run_sources
 from peers.build.joining import handshake, invitations, spec_transfer
 from peers.build.joining.adopted_releases import take_releases
 from peers.build.joining.connect_retry import ConnectRetry
-from peers.build.joining.consent import mind_code
+from peers.build.joining.consent import check_code
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
 from peers.build.model import base_model
 from peers.build.model.engine_opening import fitting_role, imported, open_engine, samples
@@ -36,10 +36,10 @@ from peers.build.model.learner_averager import NoAverager, open_averager
 from peers.build.model.task_source import open_source
 from peers.build.page_server import loopback, page, private_invite, public_invite
 from peers.build.real_host import (
+    check_settings,
     folder_of,
     kept_up,
     membership_of,
-    mind_settings,
     newest_membership,
     real_host,
     sources,
@@ -174,7 +174,7 @@ async def _seed(
         open_local_peer(run.peer_folder(Role.SEED)) as local,
         narrated(local.folder, local.bus, local.keyring.me),
     ):
-        mind_settings(run, Role.SEED)
+        check_settings(run, Role.SEED)
         membership = member(local)
         retrying = ConnectRetry(run.path, once=False, has_run=True)
         async with open_node(local, run.digest, config.peer.listen, config.peer.limits, (), retrying) as node:
@@ -335,10 +335,10 @@ async def _join(
                 role, config = await fitting_role(
                     node.work, process, run.model, config, asked or invite.role, allowed
                 )
-            mind_settings(run, role)
+            check_settings(run, role)
             if own:
                 run = run.as_owners()
-            mind_code(run, role, config.peer.rewards.code)
+            check_code(run, role, config.peer.rewards.code)
             membership = membership_of(given, role, run, local)
             await retrying.until_had(
                 lambda: handshake.had_keys(run, membership, node.mail, sources(node, invite))
@@ -348,11 +348,11 @@ async def _join(
                 return await _act_as_seed(local, run, config, node, membership, True, on_signal)
             node.mail.guard(partial(_refused, run.trust, node))
             await spec_transfer.serve(node.mail, run)
-            _say_joined(run, role, local, path)
+            _print_joined(run, role, local, path)
             await _act(local, run, role, config, node, membership, on_signal, process)
 
 
-def _say_joined(run: RunFolder, role: Role, local: LocalPeer, path: Path) -> None:
+def _print_joined(run: RunFolder, role: Role, local: LocalPeer, path: Path) -> None:
     who = f"{role.value} {human_name(local.keyring.me)}"
     what = f"run {run.name} {run.digest[:12]}"
     say(f"joined {what} as {who}, in {local.folder} (Ctrl-C leaves)")

@@ -23,7 +23,7 @@ from peers.errors import CannotHere, say
 from peers.runtime.faults import DiskFaults
 from peers.runtime.membership.contacts import Contacts
 from peers.runtime.peer_folder import INCARNATION, PeerFolder, next_incarnation
-from peers.runtime.watching.narration import told_beneath
+from peers.runtime.watching.narration import logging_only
 from swarm import events
 from swarm.journal import Journal, Thinned
 from swarm.limits import cut
@@ -60,10 +60,10 @@ class LocalPeer:
     """Unix seconds, for events: once there is a node, by its clock, which ignores later changes of the
     machine's, so that events of one peer stay in order."""
 
-    def tell_of_journal(self, disk: DiskFaults) -> None:
+    def report_journal_faults(self, disk: DiskFaults) -> None:
         """Events that the disk refuses are reported there from now on."""
         if (journal := self.journal) is not None:
-            journal.on_disk = lambda why: disk.tell(
+            journal.on_disk = lambda why: disk.report(
                 "journal", why and f"events are not in {journal.path}: {why}"
             )
 
@@ -164,7 +164,7 @@ async def open_node(
         )
     if not listen.dial_only:
         local.keep(local.folder / "port", str(node.port), "it takes another port when it is started again")
-    with told_beneath():
+    with logging_only():
         try:
             async with asyncio.TaskGroup() as tasks:
                 supervision = tasks.create_task(node.supervise(), name="supervision of the node")

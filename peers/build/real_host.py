@@ -94,7 +94,7 @@ def newest_membership(
     return max(found, key=lambda one: one.delegation.expires, default=None)
 
 
-def mind_settings(run: RunFolder, role: Role) -> None:
+def check_settings(run: RunFolder, role: Role) -> None:
     """Report settings of the run that this program does not know and ignores. Raises Refusal where a peer of
     this role depends on one."""
     unknown = loading.unknown(run.spec.run)
@@ -140,7 +140,7 @@ def real_host(
         role=role,
         run=run.digest,
         incarnation=local.incarnation,
-        hardware=hardware.describe() + resource_limits.told(config.peer.limits),
+        hardware=hardware.describe() + resource_limits.describe(config.peer.limits),
         membership=membership,
         observes=ROLES[role].observes,
         genesis=run.spec.genesis,
@@ -159,13 +159,13 @@ def real_host(
         local.contacts.met(peer, beat)
 
     host = Host(who, config, ports, frames, local.bus, run.trust, shelf, met)
-    local.tell_of_journal(host.disk)
+    local.report_journal_faults(host.disk)
     node.mail.prefer(host.known_sender)
     if config.run.private:
         node.board.prefer(host.members, closed=True)
     else:
         node.board.prefer(host.posting)
-    node.shun(host.hearing.suspended)
+    node.shun(host.gossip_limits.suspended)
     host.releases.patches.version_zero.write = base_model.version_zero(config.run)
     return host
 
@@ -179,11 +179,11 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
     grants = granter(owner, run.name, run.path) if owner is not None else None
     renews = renewer(owner or bytes.fromhex(run.spec.owner), run.name, run.given)
     renewal = MembershipRenewal(host, host.disk, local.folder, renews, grants)
-    guest = resource_limits.ResourceLimits(host, host.rest, run.path, local.folder)
+    guest = resource_limits.ResourceLimits(host, host.pause_gate, run.path, local.folder)
     guest.look()
     await node.reachability.serve(host.ports.mail)
 
-    def told(how: str) -> None:
+    def note(how: str) -> None:
         if how:
             host.emit(events.Noted, level="info" if node.reachability.relays else "warning", text=how)
 
@@ -202,7 +202,7 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
         if not (
             host.who.role is Role.OBSERVER and node.listen.dial_only
         ):  # an observer need not be reachable
-            beside.append(tasks.create_task(node.reachability.watch(host.ports.mail, told)))
+            beside.append(tasks.create_task(node.reachability.watch(host.ports.mail, note)))
         try:
             yield
         finally:

@@ -27,7 +27,7 @@ def apart(function: Callable[[], object]) -> None:
     child = Child(lambda: _called(function), echo=True)
     try:
         failure = msgspec.msgpack.decode(child.receive(LONGEST), type=_Failure)
-        child.said()
+        child.output()
     except ChildLost as lost:
         raise RuntimeError(f"{function} in a process of its own: it {lost}") from None
     finally:

@@ -80,7 +80,7 @@ def observe(
                     lambda: spec_transfer.fetch_spec(mail, sources(), invite.run, path)
                 )
                 run_folder.open_if_public(run, umask)
-                real_host.mind_settings(run, Role.OBSERVER)
+                real_host.check_settings(run, Role.OBSERVER)
                 membership = real_host.membership_of(mine, Role.OBSERVER, run, local)
                 await retrying.until_had(lambda: handshake.had_keys(run, membership, node.mail, sources()))
                 host = real_host.real_host(local, run, Role.OBSERVER, config, node, NoAverager(), membership)

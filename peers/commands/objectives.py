@@ -39,14 +39,14 @@ def _whole(method: Objective) -> str:
     lines = [f"{method.name}: {method.about}", f"  {'source':10}{method.source}"]
     for part, value in asdict(method).items():
         if isinstance(value, dict):
-            lines.append(f"  {part:10}" + "  ".join(f"{key}={_word(inner)}" for key, inner in value.items()))
+            lines.append(f"  {part:10}" + "  ".join(f"{key}={_shown(inner)}" for key, inner in value.items()))
         elif part == "reduce":
             lines.append(f"  {part:10}{value}")
     lines.append(f"  {'options':10}" + "  ".join(objectives.options_of(method)))
     return "\n".join(lines)
 
 
-def _word(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return "(" + " ".join(f"{number:g}" for number in value) + ")"
     return f"{value:g}" if isinstance(value, float) else str(value)

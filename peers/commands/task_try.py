@@ -63,14 +63,14 @@ def main(run: Run, count: int, modelled: bool, as_json: bool, text: str | None =
     finally:
         source.close()
     if as_json:
-        print(json.dumps(_told(run, source.environment, trials, text), indent=2, ensure_ascii=False))
+        print(json.dumps(_as_json(run, source.environment, trials, text), indent=2, ensure_ascii=False))
     else:
         console = Listing(highlight=False)
         console.print(_page(run, trials), width=min(console.width, WIDE))
     return USAGE if any(trial.problem for trial in trials) else DONE
 
 
-def _told(run: Run, environment: str, trials: Sequence[TaskTrial], text: str | None) -> dict[str, object]:
+def _as_json(run: Run, environment: str, trials: Sequence[TaskTrial], text: str | None) -> dict[str, object]:
     """The JSON output: `said` is the reward of the text on the first exercise."""
     said = {"said": trials[0].said.reward} if text is not None and trials[0].said else {}
     return {

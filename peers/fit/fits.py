@@ -199,7 +199,7 @@ def _beyond(case: Case, role: str, kind: str) -> str:
 class RoleChoice(NamedTuple):
     role: Role
     engine: EngineSettings
-    said: str
+    reason: str
     """One line: why."""
 
 

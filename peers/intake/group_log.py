@@ -82,7 +82,7 @@ class GroupLog:
     ) -> None:
         """None keeps nothing. `what` names the records in fault events. Nothing is written while `after` has
         records that its disk refused."""
-        self._host, self._most, self._what, self._after = host, most_bytes, what, after
+        self._host, self._most, self._records, self._after = host, most_bytes, what, after
         self._log = RecordLog(folder, segment_bytes) if folder is not None else None
         self._owed, self._owed_bytes = deque[PendingRecord](), 0
         """Oldest first."""
@@ -90,14 +90,14 @@ class GroupLog:
         self._paused_until = 0.0
 
     @property
-    def takes(self) -> bool:
+    def accepts_records(self) -> bool:
         """Whether a record is given to the disk now."""
         return self._log is not None and self._host.steady() >= self._paused_until
 
     @property
     def refused(self) -> bool:
         """Whether the disk refused the last write."""
-        return self._log is not None and not self.takes
+        return self._log is not None and not self.accepts_records
 
     @property
     def owes(self) -> bool:
@@ -132,9 +132,9 @@ class GroupLog:
         self._owed_bytes += len(record)
         while self._owed_bytes > OWED_BYTES:
             self._pop()
-        if self.takes:
+        if self.accepts_records:
             async with self._turn:
-                if self.takes and not entry.written:
+                if self.accepts_records and not entry.written:
                     await self._write(self._log)
         return entry.written
 
@@ -147,7 +147,7 @@ class GroupLog:
         if gone:
             async with self._turn:
                 if await self._try(partial(_remove, log, gone)) is not None:
-                    self._tell_well()
+                    self._report_recovered()
 
     async def run(self) -> None:
         """Write refused records as soon as the disk accepts them, until cancelled."""
@@ -174,7 +174,7 @@ class GroupLog:
                 entry.placed(segment)
             while self._owed and self._owed[0].written:
                 self._pop()
-        self._tell_well()
+        self._report_recovered()
 
     def _first(self) -> list[PendingRecord]:
         """The oldest that wait, AT_ONCE bytes of them or one."""
@@ -212,9 +212,9 @@ class GroupLog:
     def _failed(self, why: str) -> None:
         """Go on without the disk for a while."""
         self._pause()
-        self._host.disk.tell(
-            self._what,
-            f"{self._what} are not kept on the disk, and are lost if this peer dies before it takes"
+        self._host.disk.report(
+            self._records,
+            f"{self._records} are not kept on the disk, and are lost if this peer dies before it takes"
             f" them: {why}",
         )
 
@@ -222,10 +222,10 @@ class GroupLog:
         self._paused_until = self._host.steady() + PAUSE
         self._refused.set()
 
-    def _tell_well(self) -> None:
+    def _report_recovered(self) -> None:
         """Report recovery: the disk accepts writes, and has all refused records."""
         if not self._owed:
-            self._host.disk.tell(self._what, "")
+            self._host.disk.report(self._records, "")
 
 
 def _read(log: RecordLog, found: list[tuple[int, bytes]]) -> None:

@@ -187,7 +187,7 @@ class LearnerInbox:
         """Group that is being scored and written -> set once that is done."""
         self._senders: dict[PeerId, float] = {}
         """Sampler -> when its last group came, the oldest first; credit is shared among these."""
-        self._told: OrderedDict[tuple[PeerId, str], float] = OrderedDict()
+        self._warned: OrderedDict[tuple[PeerId, str], float] = OrderedDict()
         """(sampler, kind) -> time of the last warning about its numbers."""
         self._shown: float | None = None
         """When the last Shown event was emitted."""
@@ -232,7 +232,7 @@ class LearnerInbox:
             if judgement.verdict is not Verdict.OVER_QUOTA and judgement.detail != REPEATED:
                 self.tally.ended(group, judgement.verdict)
         if judgement.detail == OVERFLOWED:
-            self._tell(sender, events.LOGPROBS, OVERFLOWED)
+            self._warn(sender, events.LOGPROBS, OVERFLOWED)
         self.tally.judged(sender, judgement.verdict)
         host.emit(
             events.Judged,
@@ -427,17 +427,17 @@ class LearnerInbox:
         if group.scored and any(abs(mine - claimed) > 1e-6 for mine, claimed in pairs):
             mine, claimed = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
             why = f"it claims a reward of {claimed:g} where {mine:g} is computed here"
-            self._tell(group.sampler, events.REWARDS, why)
+            self._warn(group.sampler, events.REWARDS, why)
             detail = f"claims rewards {list(group.rewards)}, they are {list(task.rewards)}"
             return replace(judgement, verdict=Verdict.UNTRUSTED, detail=detail)
         self._tasks[group.id] = task
         return judgement
 
-    def _tell(self, sampler: PeerId, kind: str, reason: str) -> None:
+    def _warn(self, sampler: PeerId, kind: str, reason: str) -> None:
         """Warn about a sampler's numbers, once in REPEAT_AFTER."""
         now = self.host.now()
-        if now - self._told.get((sampler, kind), now - REPEAT_AFTER) >= REPEAT_AFTER:
-            remember(self._told, (sampler, kind), now, TOLD)
+        if now - self._warned.get((sampler, kind), now - REPEAT_AFTER) >= REPEAT_AFTER:
+            remember(self._warned, (sampler, kind), now, TOLD)
             self.host.emit(events.Rejected, sender=sampler, kind=kind, reason=reason)
 
     def _room(self, group: Group, learners: float, now: float) -> Room:
@@ -464,7 +464,7 @@ class LearnerInbox:
 
     def _open(self) -> bool:
         host = self.host
-        return self._version() >= 0 and not host.stop.is_set() and host.rest.reason is None
+        return self._version() >= 0 and not host.stop.is_set() and host.pause_gate.reason is None
 
     def _yields(self) -> bool:
         """Whether groups go to another learner, since this disk refuses them. Where no other disk takes them,

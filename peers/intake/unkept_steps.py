@@ -34,17 +34,17 @@ class UnkeptSteps:
         self._steps = OrderedDict[PeerId, tuple[TrainedStep, ...]]()
 
     async def serve(self) -> None:
-        await self._host.ports.mail.serve(Service.UNKEPT, self._take)
-        await self._host.ports.mail.serve(Service.TRAINED, self._tell)
+        await self._host.ports.mail.serve(Service.UNKEPT, self._accept)
+        await self._host.ports.mail.serve(Service.TRAINED, self._answer)
 
-    async def _take(self, sender: PeerId, message: bytes) -> bytes:
+    async def _accept(self, sender: PeerId, message: bytes) -> bytes:
         steps = read_question(message, TrainedSteps).steps
         self._check(sender)
         own = newest(step for step in steps if sender in step.members)  # a peer reports its own steps alone
         remember(self._steps, sender, own, LEARNERS)
         return b""
 
-    async def _tell(self, sender: PeerId, question: bytes) -> bytes:
+    async def _answer(self, sender: PeerId, question: bytes) -> bytes:
         since = read_question(question, TrainedQuery).since
         self._check(sender)
         steps = [step for its in self._steps.values() for step in its if step.version >= since]

@@ -195,7 +195,7 @@ class LearnerPeer:
             await self._hold_loaded(made_of, (-1, Digest("")))
             # A crash between a checkpoint and its release leaves the release to me.
             self.own_release.wait_turns()
-        await self._catch_up.hear_news()
+        await self._catch_up.await_news()
 
     # --- the round ------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class LearnerPeer:
             now, settled = self.host.now(), self.own_release.is_settled()
             if (cause := self._interrupted(settled)) is not None:
                 return cause
-            may_learn = not await self.host.rest.taken(settled) and (settled or self._learns_early())
+            may_learn = not await self.host.pause_gate.waited(settled) and (settled or self._learns_early())
             if may_learn and self._fill(now):
                 self._report.seconds = {"gather": self.host.now() - start, "learn": self._learnt_ahead}
                 return Cause.BATCH_READY

@@ -118,7 +118,7 @@ class SiteExchange:
         await self._blobs.serve()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._host.listen(Topic.CONTRIBUTION, self._receive))
-            tasks.create_task(self._host.listen(Topic.COUNTED, self._hear_list))
+            tasks.create_task(self._host.listen(Topic.COUNTED, self._receive_list))
             tasks.create_task(self._repeat_forever())
             for _ in range(AT_ONCE):
                 tasks.create_task(self._fetch_forever())
@@ -146,7 +146,7 @@ class SiteExchange:
             raise wire.WireError(f"contribution to version {one.version}: {why}")
         self._host.move()
 
-    def _hear_list(self, sealed: bytes) -> None:
+    def _receive_list(self, sealed: bytes) -> None:
         opened, closed = self._host.read(sealed, RELEASE_LIMIT, ContributionList)
         self._check(opened, closed.leader, f"list of version {closed.version}")
         if not 0 < closed.size <= LARGEST_LIST:
@@ -176,12 +176,12 @@ class SiteExchange:
         while True:
             await self._host.ports.clock.sleep(self._host.config.run.pace.beat)
             if self.undecided and self._mine:
-                await self._say(Topic.CONTRIBUTION, self._mine)
+                await self._publish(Topic.CONTRIBUTION, self._mine)
             if self._asked:
                 self._asked = False
-                await self._say(Topic.COUNTED, self._closed[1])
+                await self._publish(Topic.COUNTED, self._closed[1])
 
-    async def _say(self, topic: Topic, sealed: bytes) -> None:
+    async def _publish(self, topic: Topic, sealed: bytes) -> None:
         await self._host.ports.gossip.publish(self._host.topic(topic), sealed)
 
     async def _fetch_forever(self) -> None:
@@ -261,7 +261,7 @@ class SiteExchange:
         gathered.name(one, self._host.now())
         gathered.norms[me], gathered.marks[me] = norm, marks[: MARK_BYTES * CONTRIBUTED]
         self._mine, self._my_root = self._host.seal(one, RELEASE_LIMIT), one.root
-        await self._say(Topic.CONTRIBUTION, self._mine)
+        await self._publish(Topic.CONTRIBUTION, self._mine)
 
     def _packed(self, marks: bytes) -> tuple[Blocks, float]:
         values = self._learner.contribution()
@@ -285,7 +285,7 @@ class SiteExchange:
         )
         self._know(closed)
         self._closed = (version, self._host.seal(closed, RELEASE_LIMIT))
-        await self._say(Topic.COUNTED, self._closed[1])
+        await self._publish(Topic.COUNTED, self._closed[1])
 
     async def take(self) -> Taken | None:
         """The list of my version with all that it names; None while there is none, or something is

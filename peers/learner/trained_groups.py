@@ -100,7 +100,7 @@ class TrainedGroups:
         """Policies that I loaded, until my groups are where they belong in the last one."""
         self._unsure = False
         """Some were placed without knowing whether their step is in the policy."""
-        self._told: dict[PeerId, frozenset[Point]] = {}
+        self._reported_lines: dict[PeerId, frozenset[Point]] = {}
         """Another learner -> the line of the last policy whose steps it reported here."""
         self._unread: list[KeptGroup] = []
         """Groups that the disk had and that no policy was asked about yet."""
@@ -124,8 +124,8 @@ class TrainedGroups:
             self._place(held.group.version, held.group.times.released, segment)
             self._inbox.admission.admitted(held.group)
         self._unread, self._found = [*found.values()], bool(found)
-        self._say(events.Found, [kept.group for kept in self._unread])
-        await self._host.ports.mail.serve(Service.TRAINED, self._tell)
+        self._emit(events.Found, [kept.group for kept in self._unread])
+        await self._host.ports.mail.serve(Service.TRAINED, self._answer)
 
     async def keep_refused(self) -> None:
         """Write refused records as soon as the disk accepts them, until cancelled."""
@@ -192,7 +192,7 @@ class TrainedGroups:
         self._trained.update(others)
         self._drop(others)
         beyond = [kept.group for kept in self._unread if kept.group.version >= step.version]
-        self._say(events.Dropped, beyond, why="of another line")
+        self._emit(events.Dropped, beyond, why="of another line")
         self._unread = [kept for kept in self._unread if kept.group.version < step.version]  # tasks failed
 
     async def contributed(self, batch: Sequence[Scored]) -> None:
@@ -266,7 +266,7 @@ class TrainedGroups:
         policy = self._at_rest()
         if policy is None or not (self._unsure or self._unread):
             return
-        if not self._others() <= self._told.keys():
+        if not self._others() <= self._reported_lines.keys():
             await self._receive(policy)
         if policy == self._at_rest():
             await self._place_groups(policy)
@@ -390,21 +390,21 @@ class TrainedGroups:
 
     def _return(self, back: Sequence[Scored]) -> None:
         self._inbox.put_back(back)
-        self._say(events.Returned, [item.group for item, _ in back])
+        self._emit(events.Returned, [item.group for item, _ in back])
 
-    def _say(self, what: type[events.Event], groups: Sequence[Group], **fields: str) -> None:
+    def _emit(self, what: type[events.Event], groups: Sequence[Group], **fields: str) -> None:
         if groups:
             self._host.emit(what, groups=tuple(group.id for group in groups), **fields)
 
     # --- among learners -------------------------------------------------------------------------------------
 
-    async def _tell(self, sender: PeerId, question: bytes) -> bytes:
+    async def _answer(self, sender: PeerId, question: bytes) -> bytes:
         since = read_question(question, TrainedQuery).since
         if sender not in self._host.roster.learners():
             raise Refused("only learners of this run may ask which groups were trained")
         if self._follows:
             self._ledger.name(*self._at())
-        steps = self._ledger.told(since, self._host.releases.announced())
+        steps = self._ledger.report(since, self._host.releases.announced())
         return wire.encode(TrainedSteps(steps=newest(steps)))
 
     async def _receive(self, policy: HeldPolicy) -> None:
@@ -415,16 +415,20 @@ class TrainedGroups:
             await host.releases.lines.complete(release, policy.version - host.config.run.window.versions)
         line, gaps = self._ledger.line(policy)
         others = sorted(self._others())
-        self._told = {peer: points for peer, points in self._told.items() if peer in others}
+        self._reported_lines = {
+            peer: points for peer, points in self._reported_lines.items() if peer in others
+        }
         since = {peer: self._since(peer, policy, line, gaps) for peer in others}
         if self._found:  # the disk may have refused steps with these
             since |= dict.fromkeys(self._seeds(), 0)
-        told = await asyncio.gather(*map(self._ask, since, since.values()))  # rounds wait for the slowest
-        steps = [step for its in told for step in its or () if step.version <= policy.version]
+        reports = await asyncio.gather(*map(self._ask, since, since.values()))  # rounds wait for the slowest
+        steps = [step for its in reports for step in its or () if step.version <= policy.version]
         unnamed = (step for step in steps if not step.weights)  # a seed has no names for them
         self._ledger.receive((*steps, *named(unnamed, self._host.releases.announced()).values()))
         now = frozenset(self._ledger.line(policy)[0])
-        self._told |= {peer: now for peer, steps in zip(others, told, strict=False) if steps is not None}
+        self._reported_lines |= {
+            peer: now for peer, steps in zip(others, reports, strict=False) if steps is not None
+        }
 
     def _others(self) -> set[PeerId]:
         return {*self._host.roster.learners()} - {self._host.ports.me}
@@ -435,9 +439,9 @@ class TrainedGroups:
 
     def _since(self, peer: PeerId, policy: HeldPolicy, line: set[Point], gaps: set[Point]) -> int:
         """The version from whose step on a learner is asked."""
-        told = self._told.get(peer, frozenset())
-        new = min((version for version, _ in line - told), default=policy.version)
-        return max(0, new - 1) if gaps <= told else 0
+        reported = self._reported_lines.get(peer, frozenset())
+        new = min((version for version, _ in line - reported), default=policy.version)
+        return max(0, new - 1) if gaps <= reported else 0
 
     async def _report_again(self) -> None:
         """Report to seeds that were cut off or have restarted, until cancelled."""

@@ -97,9 +97,9 @@ class DiskFaults:
         try:
             await self._kernel.ports.work.run(kind, function, *args)
         except OSError as error:
-            self.tell(what, f"{lost}: {error.strerror}")
+            self.report(what, f"{lost}: {error.strerror}")
             return False
-        self.tell(what, "")
+        self.report(what, "")
         return True
 
     def damaged(self, what: str) -> None:
@@ -110,7 +110,7 @@ class DiskFaults:
             remember(self._lost, kind, now, KINDS)
             self._kernel.emit(events.Faulted, part=Part.DISK, detail=what)
 
-    def tell(self, what: str, why: str) -> None:
+    def report(self, what: str, why: str) -> None:
         """Report the result of writing `what`: the reason of a refusal, a sentence; empty when the disk
         accepted it."""
         now = self._kernel.now()

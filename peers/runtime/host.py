@@ -23,7 +23,7 @@ from peers.runtime.faults import DiskFaults
 from peers.runtime.frames import Frames, UnknownKey
 from peers.runtime.heartbeats import Heartbeats, Met
 from peers.runtime.kernel import Kernel, PeerInfo
-from peers.runtime.limits.pause_gate import Rest
+from peers.runtime.limits.pause_gate import PauseGate
 from peers.runtime.membership.identity_check import IdentityCheck
 from peers.runtime.membership.revocations import RevocationExchange
 from peers.runtime.presence import Postings, Presence
@@ -67,7 +67,7 @@ class Host(Kernel):
         self.beats = Heartbeats(self, self.releases, self.revocations, met)
         self.identity = IdentityCheck(self, self.beats.sealed, self._take_beat)
         self.presence = Presence(self, self.releases, self.revocations, self.identity, self.end, met)
-        self.rest, self.suspensions = Rest(self), SuspensionNews(self)
+        self.pause_gate, self.suspensions = PauseGate(self), SuspensionNews(self)
         self.bundles = EventBundles(self, self.beats)
         self._traffic_reports = TrafficReports(self.traffic, self.ports, self.emit, self._between_reports)
         postings = Postings(self, self.beats, self.releases, self.presence, self.take)
@@ -79,7 +79,7 @@ class Host(Kernel):
             self.queries.run,
             postings.run,
             self._traffic_reports.run,
-            HolderSearch(self, self.releases, self.hear_samplers).run,
+            HolderSearch(self, self.releases, self.listen_to_samplers).run,
             Mirror(self, self.releases).run,
             self.releases.run,
         )
@@ -114,11 +114,11 @@ class Host(Kernel):
                 self._traffic_reports.report()
                 self.status.phase = Phase.LEAVING
                 if not self.identity.replaced:
-                    await self._say_goodbye()
+                    await self._announce_leaving()
                 for task in running:
                     task.cancel()
 
-    async def _say_goodbye(self) -> None:
+    async def _announce_leaving(self) -> None:
         reason = self.revocations.refused or ("asked to stop" if self.stop.is_set() else "ended")
         self.emit(events.Left, name=self.who.name, reason=reason)
         with contextlib.suppress(TimeoutError):
@@ -126,7 +126,7 @@ class Host(Kernel):
                 await self.bundles.send()
                 await self.beats.send()
 
-    async def hear_samplers(self) -> None:
+    async def listen_to_samplers(self) -> None:
         """Listen to samplers' heartbeats until cancelled; otherwise only observers do."""
         await self.listen(Topic.BEAT_SAMPLER, self.presence.receive)
 
@@ -136,9 +136,9 @@ class Host(Kernel):
         message."""
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
             async for sender, data in messages:
-                if self.hearing.is_suspended(sender):
+                if self.gossip_limits.is_suspended(sender):
                     continue  # a repetition
-                with self.said_by(sender):
+                with self.authored_by(sender):
                     self.take(take, name, sender, data)
 
     def take(self, take: Callable[[bytes], object], kind: str, sender: PeerId, data: bytes) -> None:
@@ -148,7 +148,7 @@ class Host(Kernel):
                 raise wire.WireError(why)
             take(data)
         except UnknownKey as error:
-            if not self.revocations.heard(sender, error.epoch):
+            if not self.revocations.note_claim(sender, error.epoch):
                 self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))
         except wire.WireError as error:
             self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))

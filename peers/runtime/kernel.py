@@ -78,8 +78,8 @@ class Kernel:
         """Author of the gossip message that is being read: it must also be the signer."""
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
         self.ports.mail.guard(self._shut_out)
-        self.hearing = GossipLimits(self.known_sender, self.now)
-        self.ports.gossip.guard(self.hearing.takes)
+        self.gossip_limits = GossipLimits(self.known_sender, self.now)
+        self.ports.gossip.guard(self.gossip_limits.admits)
 
     def now(self) -> float:
         """Unix seconds by this machine's clock, which may be set at any time."""
@@ -152,7 +152,7 @@ class Kernel:
         return wire.topic(self.who.run, name)
 
     @contextmanager
-    def said_by(self, author: PeerId) -> Iterator[None]:
+    def authored_by(self, author: PeerId) -> Iterator[None]:
         """Messages read inside come directly from their author, by gossip."""
         self._author = author
         try:
@@ -175,7 +175,7 @@ class Kernel:
         except wire.WireError as error:
             if isinstance(error, UnknownKey) or self._author is None:
                 raise
-            seconds = self.hearing.blame(self._author)
+            seconds = self.gossip_limits.blame(self._author)
             until = f"; nothing of it is read for {seconds:g} s" if seconds else ""
             raise wire.WireError(f"{error}{until}") from error
         return opened, noun

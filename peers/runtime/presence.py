@@ -69,7 +69,7 @@ class Presence:
             beat = msgspec.structs.replace(beat, mirror=-1)
         self._identity.receive(opened.sender, beat, data)
         if proven := invited or kernel.has_delivered(opened.sender):
-            self._revocations.heard(opened.sender, beat.revoked)
+            self._revocations.note_claim(opened.sender, beat.revoked)
         before, now = kernel.roster.beat(opened.sender), kernel.now()
         if opened.sender == kernel.ports.me or not kernel.roster.receive(opened.sender, beat, now, proven):
             return

@@ -52,7 +52,7 @@ class Traffic:
     """Sums since the last `drain`. `now` is in unix seconds."""
 
     def __init__(self, now: float) -> None:
-        self.heard = 0
+        self.gossiped = 0
         """Bytes of gossip received; a plain sum, since gossip has the most messages."""
         self._since, self._carried = now, 0
         self._sent: Counter[str] = Counter()
@@ -93,7 +93,7 @@ class Traffic:
         `carried` are those between others, so far: they came in and went out."""
         seconds, self._since = max(now - self._since, 0.0), now
         fastest = self._fastest_of_span(now)
-        self._received["gossip"] += self.heard
+        self._received["gossip"] += self.gossiped
         for sums in (self._sent, self._received):
             sums["carried"] += carried - self._carried
         self._carried = carried
@@ -101,7 +101,7 @@ class Traffic:
             {name: size for name, size in sums.items() if size} for sums in (self._sent, self._received)
         )
         links = self._from
-        self._sent, self._received, self._from, self.heard = Counter(), Counter(), {}, 0
+        self._sent, self._received, self._from, self.gossiped = Counter(), Counter(), {}, 0
         if not sent and not received:
             return None
         most = sorted(links, key=lambda peer: (-sum(links[peer].values()), peer))[:LINKS_PER_EVENT]
@@ -194,7 +194,7 @@ class _Counted:
 
     async def __anext__(self) -> tuple[PeerId, bytes]:
         message = await self._next()
-        self._traffic.heard += len(message[1])
+        self._traffic.gossiped += len(message[1])
         return message
 
 

@@ -51,10 +51,10 @@ class Silence:
         self._host = host
         self._longest = 0.0
         """Seconds without a sign within the last call that came to its end: a step may take so long here."""
-        self._told: FaultReport | None = None
+        self._fault: FaultReport | None = None
 
     @contextlib.contextmanager
-    def heard(self, engine: Engine) -> Iterator[None]:
+    def watched(self, engine: Engine) -> Iterator[None]:
         """The engine computes while the body runs."""
         if "signs" not in engine.statistics():
             yield
@@ -66,7 +66,7 @@ class Silence:
             self._longest = max(longest)
             self._over()
         except EngineError:  # a fault of its own
-            self._told, self._host.status.silence = None, 0.0
+            self._fault, self._host.status.silence = None, 0.0
             raise
         finally:
             watching.cancel()
@@ -84,21 +84,21 @@ class Silence:
             silent += LOOK  # not by a clock: while this process stands still it receives no signs
             longest.append(silent)
             if silent >= max(SILENT, 2 * self._longest):
-                self._tell(silent)
+                self._report(silent)
 
-    def _tell(self, silent: float) -> None:
+    def _report(self, silent: float) -> None:
         host = self._host
-        self._told, host.status.silence = self._told or FaultReport(host, Part.ENGINE), silent
-        self._told.failed(
+        self._fault, host.status.silence = self._fault or FaultReport(host, Part.ENGINE), silent
+        self._fault.failed(
             f"it stands still: its process has given no sign of life for {silent:.0f} s (it was stopped, or"
             f" gets no processor or memory); after {host.config.peer.engine.timeout:g} s of that"
             " (peer.engine.timeout) it is started again"
         )
 
     def _over(self) -> None:
-        if self._told is not None:
-            self._told.recovered()
-        self._told, self._host.status.silence = None, 0.0
+        if self._fault is not None:
+            self._fault.recovered()
+        self._fault, self._host.status.silence = None, 0.0
 
 
 class EngineCalls:
@@ -148,7 +148,7 @@ class EngineCalls:
         self, engine: Engine, call: asyncio.Task[list[Completions]]
     ) -> list[Completions] | None:
         try:
-            with self.silence.heard(engine):
+            with self.silence.watched(engine):
                 sampled = await call
         except asyncio.CancelledError:
             if (me := asyncio.current_task()) is not None and me.cancelling():

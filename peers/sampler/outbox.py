@@ -70,14 +70,14 @@ class Outbox:
                     case AddedGroup(group):
                         groups[group.id] = group
                         self._open[group.id] = segment
-                        self._hear_count(group.weights, group.draw + 1)
+                        self._record_count(group.weights, group.draw + 1)
                     case SentGroup(group_id, learner):
                         learners[group_id] = learner
                     case DoneGroup(group_id):
                         groups.pop(group_id, None)
                         self._open.pop(group_id, None)
                     case DrawnCount(weights, drawn):
-                        self._hear_count(weights, drawn)
+                        self._record_count(weights, drawn)
             except msgspec.DecodeError as error:  # of another version of this program
                 self._host.disk.damaged(f"a record of the outbox is left out: {error}")
         for weights in list(self.drawn)[:-COUNTS]:
@@ -118,10 +118,10 @@ class Outbox:
         needed = {*self._open.values()}
         oldest = min((one for one in older if one in needed), default=None)
         gone = [one for one in older if oldest is None or one < oldest]
-        if gone and self._log.takes:
+        if gone and self._log.accepts_records:
             if self._counted is not None:
                 await self._log.keep(wire.encode(self._counted), durably=False)
             await self._log.remove(gone)
 
-    def _hear_count(self, weights: Digest, drawn: int) -> None:
+    def _record_count(self, weights: Digest, drawn: int) -> None:
         self.drawn[weights] = max(drawn, self.drawn.pop(weights, 0))

@@ -124,7 +124,7 @@ class Sampler:
         """Verdict -> when one of its refusals was last reported."""
         self._unscored = Counter[PeerId]()
         """Learner -> groups in a row that it could not score."""
-        self._told_long = False
+        self._reported_long = False
         """That prompts are too long."""
         self._scoring = 0
         """Groups that are being scored."""
@@ -144,7 +144,7 @@ class Sampler:
                 await self._start_delivery(tasks, self._deliver(group, learner))
             while not self.host.stop.is_set():
                 try:
-                    if not await self.host.rest.taken():
+                    if not await self.host.pause_gate.waited():
                         await self._turn(tasks)
                 except EngineError:
                     await self.engine_calls.wait()
@@ -242,8 +242,8 @@ class Sampler:
             await self._start_delivery(tasks, self._score_and_deliver(drawn))
 
     def _note_long(self, why: str) -> None:
-        if not self._told_long:
-            self._told_long = True
+        if not self._reported_long:
+            self._reported_long = True
             self.host.emit(events.Noted, level="warning", text=f"{why}; such tasks are left out")
 
     async def _start_delivery(self, tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
@@ -317,8 +317,8 @@ class Sampler:
             then = deliveries.TABLE[outcome]
             if then in (NextStep.DONE, NextStep.DROPPED):
                 if then is NextStep.DROPPED and outcome is not DeliveryLoss.TOO_LARGE:
-                    self._tell_refused(learner, outcome, why)
-                if self._takes_none(learner, outcome, why):  # nor its next ones: it asks now and then
+                    self._report_refused(learner, outcome, why)
+                if self._would_refuse_next(learner, outcome, why):  # nor its next ones: it asks now and then
                     host.roster.start_pause(learner, sent, host.steady())
                 else:
                     host.roster.end_pause(learner, sent)
@@ -366,7 +366,7 @@ class Sampler:
         beat = self.host.roster.beat(learner)
         return beat.incarnation if beat is not None else 0
 
-    def _takes_none(self, learner: PeerId, outcome: Outcome, why: str) -> bool:
+    def _would_refuse_next(self, learner: PeerId, outcome: Outcome, why: str) -> bool:
         """Whether a learner that answered so about a group would drop the next ones, too."""
         if outcome in FRUITLESS:
             self._unscored[learner] += 1
@@ -381,7 +381,7 @@ class Sampler:
             self.host.emit(events.Noted, level="warning", text=text)
         return outcome is Verdict.UNVERIFIED or self._unscored[learner] >= UNSCORED
 
-    def _tell_refused(self, learner: PeerId, outcome: Outcome, why: str) -> None:
+    def _report_refused(self, learner: PeerId, outcome: Outcome, why: str) -> None:
         """Report why a group was refused, once a minute for each verdict."""
         if (now := self.host.now()) - self._refused.get(outcome, -math.inf) >= REPEAT_AFTER:
             self._refused[outcome] = now
@@ -443,7 +443,7 @@ class Sampler:
             host.status.lags(inbox=beat.lag.inbox)  # a receipt does not have the expected wait of the group
         if receipt.verdict is Verdict.ADMIT:
             host.suspensions.back(learner, host.ports.me, times.sent)
-        host.suspensions.tell(learner, host.ports.me, receipt.until, reason_of(receipt.detail))
+        host.suspensions.record(learner, host.ports.me, receipt.until, reason_of(receipt.detail))
         ends = deliveries.TABLE[receipt.verdict] in (NextStep.DONE, NextStep.DROPPED)
         if receipt.unkept:
             remember(self._in_memory, group.id, (group, learner, life), IN_MEMORY)

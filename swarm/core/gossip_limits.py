@@ -58,7 +58,7 @@ class GossipLimits:
         self._offences = Budget((OFFENCES_RATE, OFFENCES_BURST), UNBOUNDED, AUTHORS)
         self._suspensions = Suspensions(SUSPENDED, LONGEST, AUTHORS)
 
-    def takes(self, author: PeerId, size: int) -> bool:
+    def admits(self, author: PeerId, size: int) -> bool:
         """Whether a message of so many bytes is read."""
         if self.is_suspended(author):
             return False

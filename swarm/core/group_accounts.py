@@ -216,7 +216,7 @@ class Account:
             for group, times in reduce(or_, each).items():
                 found[group] += times * [point]
         alike = {point for point, each in rounds.items() if len(each) > 1}
-        return {group: _told_apart(points, alike) for group, points in found.items()}
+        return {group: _unambiguous(points, alike) for group, points in found.items()}
 
 
 def _refusal(judged: Judged) -> str:
@@ -255,7 +255,7 @@ def _brought(steps: Sequence[Stepped]) -> Counter[str]:
     return own | Counter({each for step in steps for each in step.others})
 
 
-def _told_apart(points: Sequence[Point], alike: Set[Point]) -> list[Point]:
+def _unambiguous(points: Sequence[Point], alike: Set[Point]) -> list[Point]:
     """Where a group was trained: not in those that several rounds made alike, where there is another one."""
     sure = [point for point in points if point not in alike]
     return sure or [point for point in points if point == max(points)]
@@ -307,7 +307,7 @@ def short(group: str) -> str:
 def audit(*journals: Iterable[AnyEvent]) -> JournalAudit:
     """Read journals, the events of each in its order; one may have the events of several peers."""
     account = Account()
-    for event in heapq.merge(*([*_told(journal)] for journal in journals), key=lambda event: event.at):
+    for event in heapq.merge(*([*_relevant(journal)] for journal in journals), key=lambda event: event.at):
         account.take(event)
     line = account.line()
     held = set[str]().union(*account.held.values(), *account.found.values(), account.held_beside(line))
@@ -336,7 +336,7 @@ def audit(*journals: Iterable[AnyEvent]) -> JournalAudit:
     )
 
 
-def _told(journal: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
+def _relevant(journal: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
     """The relevant events of a journal. Starts of peers of which it has only gossiped events are left out,
     and so are repeated ones: those peers' own journals have them."""
     own, begun, heard = set[PeerId](), set[Started](), dict[PeerId, Started]()

@@ -29,7 +29,7 @@ class KnownPeer:
     """A peer that is alive, and the groups that were sent to it."""
 
     beat: Beat
-    heard: float
+    received: float
     """When its last heartbeat arrived, unix seconds."""
     since: float
     """When the first of those arrived that came without a gap."""
@@ -142,7 +142,7 @@ class Roster:
 
     def silent(self, peer: PeerId, now: float) -> float:
         """Seconds since the last heartbeat of a peer that is alive."""
-        return now - self._known[peer].heard
+        return now - self._known[peer].received
 
     def since(self, peer: PeerId) -> float | None:
         """Since when a peer has been present; None for any other."""
@@ -164,7 +164,7 @@ class Roster:
             another = beat.version != known.beat.version and beat.phase is not Phase.SYNCING
             if another or beat.phase is not known.beat.phase:
                 known.phased = now, self.changes
-            known.beat, known.heard, known.credit = beat, now, credit
+            known.beat, known.received, known.credit = beat, now, credit
         self._forget_learner(peer)
         if beat.role is Role.LEARNER:
             self._learners[peer] = known
@@ -235,9 +235,9 @@ class Roster:
         lost: list[tuple[PeerId, float]] = []
         until = math.inf
         for peer, known in self._known.items():
-            ends = known.heard + self._patience * granted(known.beat)
+            ends = known.received + self._patience * granted(known.beat)
             if now > ends:
-                lost.append((peer, now - known.heard))
+                lost.append((peer, now - known.received))
             else:
                 until = min(until, ends)
         for peer, _ in lost:

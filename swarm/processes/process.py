@@ -196,7 +196,7 @@ class Child:
             if not self.alive:
                 self._exhaust()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The end of its output on standard error (and on standard output)."""
         for _ in range(REST):
             if self._prints:
@@ -244,7 +244,7 @@ class Child:
         if (size := self._size()) > HEADER + self._limit:
             raise ChildLost(f"answered with {size} bytes, the limit is {self._limit}")
         if len(self._arrived) < size:
-            raise Ended(self._process.poll(), self.said())
+            raise Ended(self._process.poll(), self.output())
         frame = bytes(self._arrived[HEADER:size])
         del self._arrived[:size]
         return frame

@@ -39,7 +39,7 @@ from swarm.sample import vllm_noise
 from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Stopped
 from swarm.sample.scratch import Scratch
 from swarm.sample.vllm import PROBE, PROCESSOR, LoadedRelease, Recipe, completions
-from swarm.sample.vllm_noise import Told
+from swarm.sample.vllm_noise import DrawnToken
 from swarm.storage.weights import Weights
 from swarm.types import Noise
 
@@ -189,8 +189,8 @@ class ServerEngine:
         ids, room = self._recipe.tokenizer.encode(prompts), self._length - self._recipe.sampling.max_tokens
         asked = [row for row in ids if len(row) <= room]
         groups = iter(self._complete(asked, [{"temperature": 0.0}] * len(asked)))
-        told: list[list[list[Told]]] = [next(groups) if len(row) <= room else [[]] for row in ids]
-        return [group.texts[0] for group in completions(told, self._recipe.tokenizer)]
+        rows: list[list[list[DrawnToken]]] = [next(groups) if len(row) <= room else [[]] for row in ids]
+        return [group.texts[0] for group in completions(rows, self._recipe.tokenizer)]
 
     def stop(self) -> None:
         """The server ends requests whose client is gone."""
@@ -213,9 +213,9 @@ class ServerEngine:
         """Check that the server answers and is configured as needed. Raises EngineError with the command that
         starts it correctly."""
         try:
-            told = self._get("/v1/models")["data"]
-            self._models = [str(model["id"]) for model in told]
-            self._served, self._length = self._models[0], int(told[0]["max_model_len"])
+            models = self._get("/v1/models")["data"]
+            self._models = [str(model["id"]) for model in models]
+            self._served, self._length = self._models[0], int(models[0]["max_model_len"])
         except (KeyError, IndexError, TypeError):
             raise EngineError(
                 f"what answers at {self._recipe.settings.url} is not a vLLM server: {self._start()}"
@@ -247,15 +247,17 @@ class ServerEngine:
         shown = min(max(vllm_noise.SHOWN, heads + 1), self._recipe.vocabulary)
         asked = named_noise(vllm_noise.PROOF, vllm_noise.PROVING, vllm_noise.HEAT, shown)
         try:
-            [told] = self._drawn_once(vllm_noise.probe(8, 100), vllm_noise.PROVING, asked)
+            [rows] = self._drawn_once(vllm_noise.probe(8, 100), vllm_noise.PROVING, asked)
         except ServerRefused as error:
             raise EngineError(f"{error}: {self._start()}") from None
-        return vllm_noise.proven(told, vllm_noise.PROOF, self._recipe.vocabulary)
+        return vllm_noise.proven(rows, vllm_noise.PROOF, self._recipe.vocabulary)
 
-    def _drawn_once(self, prompt: list[int], tokens: int, own: dict[str, Any]) -> list[list[list[Told]]]:
+    def _drawn_once(
+        self, prompt: list[int], tokens: int, own: dict[str, Any]
+    ) -> list[list[list[DrawnToken]]]:
         """The answer to one request, whose completions end after so many tokens."""
         asked = {**fixed(self._served, tokens), **own, "prompt": prompt}
-        return told_by([self._post("/v1/completions", asked, self._recipe.settings.timeout)])
+        return parse_answers([self._post("/v1/completions", asked, self._recipe.settings.timeout)])
 
     def _drawn(self, seed: int, group: int, temperature: float, shown: int = 0) -> dict[str, Any]:
         """A group's part of its request."""
@@ -344,7 +346,7 @@ class ServerEngine:
 
     def _complete(
         self, prompts: Sequence[list[int]], parameters: Sequence[dict[str, Any]]
-    ) -> list[list[list[Told]]]:
+    ) -> list[list[list[DrawnToken]]]:
         common = {
             **fixed(self._served, self._recipe.sampling.max_tokens),
             "stop_token_ids": list(self._recipe.tokenizer.ends),
@@ -364,7 +366,7 @@ class ServerEngine:
             raise
         finally:
             self._sampling = None
-        return told_by(answers)
+        return parse_answers(answers)
 
     def _process(self) -> str:
         """Start time of the server's process, which identifies it: another process has other weights. Empty
@@ -464,7 +466,7 @@ def vllm_seed(seed: int) -> int:
     return int(np.random.SeedSequence(seed % (1 << 64)).generate_state(1, np.uint64)[0]) >> 2
 
 
-def told_by(answers: Sequence[dict[str, Any]]) -> list[list[list[Told]]]:
+def parse_answers(answers: Sequence[dict[str, Any]]) -> list[list[list[DrawnToken]]]:
     """Answers of the completions endpoint, one for each group. Raises EngineError for a malformed answer."""
     try:
         groups = [sorted(answer["choices"], key=lambda choice: choice["index"]) for answer in answers]
@@ -475,11 +477,11 @@ def told_by(answers: Sequence[dict[str, Any]]) -> list[list[list[Told]]]:
         ) from error
 
 
-def _row(choice: dict[str, Any]) -> list[Told]:
+def _row(choice: dict[str, Any]) -> list[DrawnToken]:
     tokens, logprobs = choice["token_ids"], choice["logprobs"]
     shown = logprobs["top_logprobs"] or [{}] * len(tokens)
     return [
-        Told(int(np.int32(token)), {**_scores(others), token: _finite(score)})
+        DrawnToken(int(np.int32(token)), {**_scores(others), token: _finite(score)})
         for token, score, others in zip(tokens, logprobs["token_logprobs"], shown, strict=True)
     ]
 

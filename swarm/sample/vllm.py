@@ -42,7 +42,7 @@ from swarm.sample.base import (
     Tokenizer,
 )
 from swarm.sample.scratch import writing
-from swarm.sample.vllm_noise import HEAT, PROOF, PROVING, SHOWN, Told
+from swarm.sample.vllm_noise import HEAT, PROOF, PROVING, SHOWN, DrawnToken
 from swarm.settings.config import EngineSettings as Settings
 from swarm.settings.config import Sampling
 from swarm.storage.blocks import Blocks
@@ -170,9 +170,9 @@ class VllmEngine:
         ids = self._recipe.tokenizer.encode(prompts)
         asked = [row for row in ids if self._fits(row)]
         with _vllms_errors():
-            rows = iter(self._told(asked, [self._parameters(temperature=0.0)] * len(asked)))
-        told = [[next(rows) if self._fits(row) else []] for row in ids]
-        return [group.texts[0] for group in completions(told, self._recipe.tokenizer)]
+            answers = iter(self._complete(asked, [self._parameters(temperature=0.0)] * len(asked)))
+        rows = [[next(answers) if self._fits(row) else []] for row in ids]
+        return [group.texts[0] for group in completions(rows, self._recipe.tokenizer)]
 
     def stop(self) -> None:
         self._stopped = True
@@ -345,7 +345,7 @@ class VllmEngine:
         temperature: float,
         heads: int,
         tokens: int = 0,
-    ) -> list[list[Told]]:
+    ) -> list[list[DrawnToken]]:
         """`group` completions of each prompt; all of them of so many tokens, or as the run says."""
         asked, parameters = [], []
         for prompt, seed in zip(prompts, seeds, strict=True):
@@ -355,7 +355,7 @@ class VllmEngine:
                 parameters.append(
                     self._parameters(heads, tokens, temperature=0.0, seed=g, extra_args=argument)
                 )
-        return self._told(asked, parameters)
+        return self._complete(asked, parameters)
 
     def _parameters(self, heads: int = 0, tokens: int = 0, **drawn: Any) -> Any:
         from vllm import SamplingParams
@@ -370,13 +370,15 @@ class VllmEngine:
             **drawn,
         )
 
-    def _told(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> list[list[Told]]:
+    def _complete(
+        self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]
+    ) -> list[list[DrawnToken]]:
         return [
             [
-                Told(token, {other: one.logprob for other, one in step.items()})
-                for token, step in zip(told.outputs[0].token_ids, told.outputs[0].logprobs, strict=True)
+                DrawnToken(token, {other: one.logprob for other, one in step.items()})
+                for token, step in zip(output.outputs[0].token_ids, output.outputs[0].logprobs, strict=True)
             ]
-            for told in self._generate(prompts, parameters)
+            for output in self._generate(prompts, parameters)
         ]
 
     def _generate(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> list[Any]:
@@ -407,23 +409,23 @@ def _vllms_errors() -> Iterator[None]:
 
 
 def completions(
-    groups: Sequence[Sequence[Sequence[Told]]],
+    groups: Sequence[Sequence[Sequence[DrawnToken]]],
     tokenizer: Tokenizer,
     noise: Noise = Noise.UNKNOWN,
     heads: int = 0,
 ) -> list[Completions]:
-    """What was told of each completion of each group, with the `heads` most probable tokens of each token."""
+    """The drawn tokens of each group's completions, with the `heads` most probable tokens of each token."""
     out = []
     for rows in groups:
-        told = [each for row in rows for each in row]
+        tokens = [each for row in rows for each in row]
         out.append(
             Completions(
                 lengths=tuple(map(len, rows)),
-                tokens=np.asarray([each.token for each in told], np.int32),
-                logprobs=np.asarray([each.logprob for each in told], np.float32),
+                tokens=np.asarray([each.token for each in tokens], np.int32),
+                logprobs=np.asarray([each.logprob for each in tokens], np.float32),
                 texts=tuple(tokenizer.decode([each.token for each in row]) for row in rows),
                 noise=noise,
-                heads=_packed([each.head(heads) for each in told]) if heads else None,
+                heads=_packed([each.head(heads) for each in tokens]) if heads else None,
             )
         )
     return out

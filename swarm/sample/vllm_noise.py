@@ -212,7 +212,7 @@ class NoiseSlots:
 # --- what vLLM reports --------------------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
+class DrawnToken(NamedTuple):
     """What vLLM reports of a token that was drawn."""
 
     token: int
@@ -235,21 +235,23 @@ def probe(length: int, vocabulary: int) -> list[int]:
     return [(7919 * i + 11) % vocabulary for i in range(length)]
 
 
-def proven(told: Sequence[Sequence[Told]], seed: int, vocabulary: int) -> bool:
+def proven(rows: Sequence[Sequence[DrawnToken]], seed: int, vocabulary: int) -> bool:
     """Whether completions were drawn as a group of this seed, as far as the reported tokens tell."""
     return all(
-        _is_drawn(each, seed, len(told), g, t, vocabulary)
-        for g, row in enumerate(told)
+        _is_drawn(each, seed, len(rows), g, t, vocabulary)
+        for g, row in enumerate(rows)
         for t, each in enumerate(row)
     )
 
 
-def _is_drawn(told: Told, seed: int, size: int, completion: int, position: int, vocabulary: int) -> bool:
-    others = [token for token in told.scores if token != told.token]
-    if told.logprob < -HIDDEN / 2 or any(told.scores[token] > -HIDDEN / 2 for token in others):
+def _is_drawn(
+    drawn: DrawnToken, seed: int, size: int, completion: int, position: int, vocabulary: int
+) -> bool:
+    others = [token for token in drawn.scores if token != drawn.token]
+    if drawn.logprob < -HIDDEN / 2 or any(drawn.scores[token] > -HIDDEN / 2 for token in others):
         return False
-    tokens = np.array([[told.token, *others]], np.int32)
+    tokens = np.array([[drawn.token, *others]], np.int32)
     words = noise.of_tokens(seed, size, vocabulary, np.array([completion]), np.array([position]), tokens)
-    logprobs = [told.logprob, *(told.scores[token] + HIDDEN for token in others)]
+    logprobs = [drawn.logprob, *(drawn.scores[token] + HIDDEN for token in others)]
     reached = noise.gumbel_of(words)[0] + np.array(logprobs, np.float32)
     return bool(reached[0] >= reached.max() - SAME)

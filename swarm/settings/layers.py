@@ -246,7 +246,7 @@ def from_environment(schema: Schema, environ: Mapping[str, str]) -> Layer:
             right = PREFIX + meant[near[0]].replace(".", "__").upper()
             raise ConfigError(f"environment variable {name} sets nothing: did you mean {right}?")
     return dict(
-        _word(
+        _setting(
             schema, name.removeprefix(PREFIX).lower().replace("__", "."), text, f"environment variable {name}"
         )
         for name, text in sorted(environ.items())
@@ -254,23 +254,23 @@ def from_environment(schema: Schema, environ: Mapping[str, str]) -> Layer:
     )
 
 
-def from_words(schema: Schema, words: Sequence[str]) -> Layer:
+def from_arguments(schema: Schema, arguments: Sequence[str]) -> Layer:
     """`run.seed=3`, as given to `--set`."""
     layer: Layer = {}
-    for word in words:
-        key, equals, text = word.partition("=")
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
         if not (equals and key.strip()):
-            raise ConfigError(f"--set {word}: expected KEY=VALUE, such as --set run.seed=3")
-        layer.update([_word(schema, key.strip(), text.strip(), f"--set {key.strip()}")])
+            raise ConfigError(f"--set {argument}: expected KEY=VALUE, such as --set run.seed=3")
+        layer.update([_setting(schema, key.strip(), text.strip(), f"--set {key.strip()}")])
     return layer
 
 
 def from_options(schema: Schema, options: Mapping[str, tuple[str, str]]) -> Layer:
     """Key -> an option that is short for it, and its value."""
-    return dict(_word(schema, key, text, option) for key, (option, text) in options.items())
+    return dict(_setting(schema, key, text, option) for key, (option, text) in options.items())
 
 
-def _word(schema: Schema, key: str, text: str, origin: str) -> tuple[str, Setting]:
+def _setting(schema: Schema, key: str, text: str, origin: str) -> tuple[str, Setting]:
     key = schema.full(key)
     kind = schema.kind(key)
     if kind is None or (key in schema.keys and schema.is_free(key)):

@@ -175,7 +175,7 @@ def load(
     files = layers.from_file(SCHEMA, path, ships=ships) if path is not None else []
     above = [
         layers.from_environment(SCHEMA, environ or {}),
-        layers.from_words(SCHEMA, sets),
+        layers.from_arguments(SCHEMA, sets),
         layers.from_options(SCHEMA, options),
     ]
     tree, origins = layers.fold(SCHEMA, [*files, *above])

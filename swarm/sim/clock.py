@@ -163,11 +163,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    self._tell(call, error)
+                    self._report_error(call, error)
             if self._stopping:  # type: ignore[attr-defined]
                 return
 
-    def _tell(self, call: asyncio.Handle, error: BaseException) -> None:
+    def _report_error(self, call: asyncio.Handle, error: BaseException) -> None:
         message = f"exception in the callback {call!r}"
         self.call_exception_handler({"message": message, "exception": error, "handle": call})
 

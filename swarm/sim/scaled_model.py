@@ -97,27 +97,27 @@ class ScaledModel:
 
     def __init__(self, scenario: Scenario) -> None:
         """Raises ScenarioError where there is no such stand-in."""
-        said = scenario.bytes
-        if said is None or scenario.run.task.name != Toy.environment:
+        sizes = scenario.bytes
+        if sizes is None or scenario.run.task.name != Toy.environment:
             raise ScenarioError("[bytes] is for scenarios of the task 'toy', whose policy is a table")
-        self._said = said
+        self._sizes = sizes
         self._options = {name: int(size) for name, size in scenario.run.task.options.items()}
         policy = 2 * sum(parameter.numel() for parameter in Tabular(**self._options).module.parameters())
-        self._count = max(LEAST, round((PATCH + 2 * policy) / said.patch)) // 2
+        self._count = max(LEAST, round((PATCH + 2 * policy) / sizes.patch)) // 2
         self._seed = scenario.seed
         few, many = 0, self._count
-        if 2 * self._count > MOST or self._patch(few) > said.patch:
+        if 2 * self._count > MOST or self._patch(few) > sizes.patch:
             raise ScenarioError(
-                f"bytes.patch = {said.patch}: too little for a policy of {policy} bytes; give it fewer rows,"
+                f"bytes.patch = {sizes.patch}: too little for a policy of {policy} bytes; give it fewer rows,"
                 " as run.task.options = { buckets = 4 }"
             )
         while many - few > 1:
             middle = (few + many) // 2
-            few, many = (middle, many) if self._patch(middle) <= said.patch else (few, middle)
+            few, many = (middle, many) if self._patch(middle) <= sizes.patch else (few, middle)
         self.filler = Filler(self._count, few, self._seed)
-        self.values = round(said.release / 2)
+        self.values = round(sizes.release / 2)
         """Of a gradient."""
-        self.unit = said.release / self._size
+        self.unit = sizes.release / self._size
         """Bytes that a byte of a block counts as."""
         self._contribution = self.values / (policy // 2)
         """Bytes that a byte of a contribution counts as: it has no filler."""
@@ -125,7 +125,7 @@ class ScaledModel:
         with self.cut():
             self.first = Blocks.of(release_bytes(self.table().module))
         """Version 0, as it is released."""
-        self.begun = said.begun
+        self.begun = sizes.begun
         """Whether all peers have it from the start."""
 
     def table(self) -> Tabular:
@@ -141,12 +141,12 @@ class ScaledModel:
 
     def cut(self) -> AbstractContextManager[None]:
         """Cut blocks as the scenario says."""
-        return grain(_cut(self._size, self._said.blocks), math.ceil(self._step / self._said.patch_blocks))
+        return grain(_cut(self._size, self._sizes.blocks), math.ceil(self._step / self._sizes.patch_blocks))
 
     def weigh(self, service: str, message: bytes, is_answer: bool) -> int:
         """Bytes that a message counts as on a line."""
         if service == Service.GROUPS and not is_answer:
-            return self._said.group or len(message)
+            return self._sizes.group or len(message)
         if service == Service.CONTRIBUTIONS and is_answer:
             return round(self._contribution * len(message))
         if service in BLOCKS and is_answer:
@@ -164,7 +164,7 @@ class ScaledModel:
             logits += torch.randn(logits.shape, generator=torch.Generator().manual_seed(self._seed))
         old, new = (release_bytes(table.module) for table in (before, after))
         self._size = len(new)
-        with grain(_cut(self._size, self._said.blocks), 1):
+        with grain(_cut(self._size, self._sizes.blocks), 1):
             self._step = len(patch_files.make(Blocks.of(old), Blocks.of(new)))
         return self._step / self._size
 

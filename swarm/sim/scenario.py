@@ -203,7 +203,7 @@ def parse(text: bytes) -> Scenario:
     try:
         scenario = msgspec.toml.decode(text.removeprefix(codecs.BOM_UTF8), type=Scenario)
     except UNREADABLE as error:
-        raise ScenarioError(f"not a scenario: {_told(error)}") from error
+        raise ScenarioError(f"not a scenario: {_describe(error)}") from error
     _check(scenario)
     return scenario
 
@@ -225,7 +225,7 @@ _OTHER = re.compile(r"Expected `(.*?)`(.*?)(?:, got `(.*?)`)?(?: - at `\$\.?(.*)
 _ENUM = re.compile(r"Invalid enum value (.*?) - at `\$\.?(.*)`", re.DOTALL)
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """msgspec's error, in words of a settings file."""
     if not isinstance(error, msgspec.ValidationError):
         return {

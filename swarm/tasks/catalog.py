@@ -43,7 +43,7 @@ from swarm.tasks.base import (
     checked_rewards,
 )
 from swarm.tasks.workers.sandbox import NoSandbox
-from swarm.tasks.workers.worker_process import in_words
+from swarm.tasks.workers.worker_process import error_summary
 from swarm.types import Task
 
 if TYPE_CHECKING:
@@ -303,14 +303,14 @@ def _installed(point: EntryPoint) -> Callable[..., TaskSource]:
 
 def _described(error: BaseException) -> str:
     """Type and message, with the innermost line of the author's file."""
-    said = in_words(error, str(error))
+    summary = error_summary(error, str(error))
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename} line {error.lineno})"
     trace = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in trace if not frame.filename.startswith(OURS)]
     if not frames:
-        return said
-    return f"{said} ({_lines([frame for frame in frames if _is_beside(frame, frames[0])][-FRAMES:])})"
+        return summary
+    return f"{summary} ({_lines([frame for frame in frames if _is_beside(frame, frames[0])][-FRAMES:])})"
 
 
 def _is_beside(frame: traceback.FrameSummary, first: traceback.FrameSummary) -> bool:

@@ -30,7 +30,7 @@ class Rendered:
         self.environment = source.environment
         self.slow, self.slow_tasks = source.slow, source.slow_tasks or slow
         self._source, self._render, self._say = source, render, say
-        self._said = False
+        self._warned = False
         self._plain: dict[int, Task] = {}
         """Held-out tasks by their index: a source has them in a row only."""
         render([source.task(0)])
@@ -63,8 +63,8 @@ class Rendered:
         return [msgspec.structs.replace(task, prompt=text) for task, text in zip(tasks, texts, strict=True)]
 
     def _plainly(self, task: Task, why: str) -> str:
-        if not self._said:
-            self._said = True
+        if not self._warned:
+            self._warned = True
             self._say(
                 f"task {task.index} and perhaps others are given to the model without its template: {why}"
             )

@@ -193,8 +193,8 @@ def live(given, messages):
         hivemind_averager.norm = lambda buffer: buffer.numel() ** 0.5
         codec.Scaled._encoded = lambda self, tensor: (1.0, tensor.to(self._dtype))
     if given["door"]:  # of another program
-        own_ticket = bypass.Door.ticket
-        bypass.Door.ticket = lambda *args: own_ticket(*args)._replace(port=given["door"])
+        own_ticket = bypass.TicketServer.ticket
+        bypass.TicketServer.ticket = lambda *args: own_ticket(*args)._replace(port=given["door"])
     hivemind_averager.processors = lambda: given["cores"]
     if given["false_means"]:
         hivemind_averager.Runner = Zeros

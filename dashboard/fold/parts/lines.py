@@ -34,7 +34,7 @@ class Lines(msgspec.Struct):
     kept: list[KeptLine] = []
     """Oldest first."""
 
-    def say(self, at: float, news: News, revision: int) -> None:
+    def add(self, at: float, news: News, revision: int) -> None:
         key = clean(news.key, 160)
         start = max(len(self.kept) - RECENT, 0)
         place = next((place for place, kept in enumerate(self.kept[start:], start) if kept.key == key), None)

@@ -22,27 +22,28 @@ def take_releases(path: Path, seed: Path) -> None:
     """Copy the releases of the peers of run folder `path` into the peer folder `seed`, unless it has releases
     of its own. Raises OSError; the next call takes the rest."""
     own, begun = seed / RELEASES, seed / ADOPTING
-    if any(map(_is_word, own.glob("*"))) and not begun.exists():
+    if any(map(_is_announcement, own.glob("*"))) and not begun.exists():
         return
-    words = [word for word in sorted(path.glob(f"peers/*/{RELEASES}/*")) if _is_word(word)]
-    if any(not (own / word.name).exists() for word in words):
+    found = [one for one in sorted(path.glob(f"peers/*/{RELEASES}/*")) if _is_announcement(one)]
+    if any(not (own / announcement.name).exists() for announcement in found):
         write_durably(begun)
-    for word in words:
-        if not (own / word.name).exists():
-            _take(word, seed)
+    for announcement in found:
+        if not (own / announcement.name).exists():
+            _copy(announcement, seed)
     begun.unlink(missing_ok=True)
 
 
-def _is_word(path: Path) -> bool:
+def _is_announcement(path: Path) -> bool:
     """An announcement's file name is a root; a partly written file has a longer name."""
     return not path.suffix
 
 
-def _take(word: Path, seed: Path) -> None:
-    blobs, root = word.parents[1] / "blobs", word.name
+def _copy(announcement: Path, seed: Path) -> None:
+    blobs, root = announcement.parents[1] / "blobs", announcement.name
     try:
         for name in (root, f"{root}.release"):
             copy_durably(blobs / name, seed / "blobs" / name)
-        copy_durably(word, seed / RELEASES / root)  # last: an announcement without its bytes is of no use
+        # last: an announcement without its bytes is of no use
+        copy_durably(announcement, seed / RELEASES / root)
     except FileNotFoundError:
         return  # its peer dropped it meanwhile, or holds a part of it

@@ -73,7 +73,7 @@ class ConnectRetry:
         """`path` is the run folder; `has_run`: it has all files of the run that this peer needs; `quiet`:
         report addresses only where none was reached."""
         self._path, self._once, self._has_run = path, once, has_run
-        self._pause, self._said = FIRST, ""
+        self._pause, self._reason = FIRST, ""
         self._quiet, self._dialled, self._began = quiet, 0, time.monotonic()
         self.node: Node | None = None
         """Known once a peer was reached."""
@@ -116,8 +116,8 @@ class ConnectRetry:
         """Print the failure, and wait. True: it is time to try again."""
         again = f"trying again in {self._pause:.0f} s"
         first = f"{why}. This peer is {again}, and so on until it works; {NEXT}"
-        say(first if why != self._said else f"still so: {again}")
-        self._said = why
+        say(first if why != self._reason else f"still so: {again}")
+        self._reason = why
         await asyncio.sleep(self._pause)
         self._pause = min(LONGEST, 2 * self._pause)
         return True

@@ -32,7 +32,7 @@ def named_code(run: Run, role: Role) -> list[str]:
     return found
 
 
-def mind_code(run: RunFolder, role: Role, code: str) -> None:
+def check_code(run: RunFolder, role: Role, code: str) -> None:
     """Raise Refusal where the run names such code and the peer's settings (`peer.rewards.code`) do not
     consent."""
     if run.trusted or code == "trust":

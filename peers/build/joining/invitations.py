@@ -126,7 +126,7 @@ def _addresses(run: RunFolder) -> list[str]:
     return named[: invites.ADDRESSES]
 
 
-def last_heard(path: Path) -> float | None:
+def since_last_beat(path: Path) -> float | None:
     """Seconds since the last heartbeat that this folder's peers received from a dialable peer, leaving out
     this folder's own peers that have ended since; None where that is not recent."""
     here = running(path)

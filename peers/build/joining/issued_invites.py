@@ -1,6 +1,6 @@
 """The invites that were made in a run's folder, with the notes of their maker.
 
-    `swarm invite` --keep--> invites/made, a line of JSON each --words--> `swarm invite --list`
+    `swarm invite` --keep--> invites/made, a line of JSON each --issued_invites--> `swarm invite --list`
 
 The file holds secrets (an invite may make members), and only its owner can read it. It is a help, not a
 register: an invite that is missing here works all the same, and a line that cannot be read is left out.
@@ -22,10 +22,10 @@ from swarm.storage.durable import adding_lines
 from swarm.types import Struct
 
 
-class Word(Struct):
+class IssuedInvite(Struct):
     """An invite, and its maker's note."""
 
-    word: str
+    text: str = msgspec.field(name="word")
     made: float
     """Unix seconds."""
     note: str = ""
@@ -34,37 +34,37 @@ class Word(Struct):
     """Unix seconds; 0 is never."""
 
 
-def keep(folder: Path, word: str, note: str) -> None:
+def keep(folder: Path, text: str, note: str) -> None:
     """Add an invite to the list. Raises OSError."""
     path = _list(folder)
     path.parent.mkdir(exist_ok=True)
-    line = msgspec.json.encode(_described(word, time.time(), note))
+    line = msgspec.json.encode(_described(text, time.time(), note))
     with adding_lines(path) as add:
         add(line)
 
 
-def words(run: RunFolder) -> list[Word]:
+def issued_invites(run: RunFolder) -> list[IssuedInvite]:
     """All invites of this folder, the oldest first: of its last start, or by which it was invited, and of
     `swarm invite`; each once, with its last note. Raises OSError."""
     note = "printed by `swarm start`" if run.is_owners else "by which this folder was invited"
-    found: dict[str, Word] = {}
+    found: dict[str, IssuedInvite] = {}
     for role in Role:
         path = run.invite_path(role)
         with contextlib.suppress(FileNotFoundError, ValueError, invites.InviteError):
-            word = path.read_text().strip()
-            found[word] = _described(word, path.stat().st_mtime, note)
+            text = path.read_text().strip()
+            found[text] = _described(text, path.stat().st_mtime, note)
     with contextlib.suppress(FileNotFoundError):
         for line in _list(run.path).read_bytes().splitlines():
             with contextlib.suppress(*UNREADABLE):  # the last one, after a crash
-                made = msgspec.json.decode(line, type=Word)
-                found[made.word] = made
-    return sorted(found.values(), key=lambda word: word.made)
+                made = msgspec.json.decode(line, type=IssuedInvite)
+                found[made.text] = made
+    return sorted(found.values(), key=lambda one: one.made)
 
 
-def _described(word: str, made: float, note: str) -> Word:
+def _described(text: str, made: float, note: str) -> IssuedInvite:
     """Raises InviteError."""
-    said = invites.read(word, 0.0)
-    return Word(word=word, made=made, note=note, role=said.role, expires=said.expires)
+    invite = invites.read(text, 0.0)
+    return IssuedInvite(text=text, made=made, note=note, role=invite.role, expires=invite.expires)
 
 
 def _list(folder: Path) -> Path:

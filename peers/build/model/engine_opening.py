@@ -60,8 +60,8 @@ async def fitting_role(
         await imported(work)
         from peers.fit.fits import choose_here as fit
     choice = await work.run(Kind.LOAD, fit, model, config, asked, allowed)
-    if choice.said:
-        say(choice.said)
+    if choice.reason:
+        say(choice.reason)
     if process is not None and not samples(choice.role):
         process.close()
     return choice.role, msgspec.structs.replace(

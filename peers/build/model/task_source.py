@@ -66,12 +66,12 @@ async def open_source(
     """The same while the body runs; messages for the user are printed once, and become an event."""
     loop = asyncio.get_running_loop()
 
-    def tell(line: str) -> None:
+    def warn(line: str) -> None:
         say(line)
         host.emit(events.Noted, level="warning", text=line)
 
     def receive(line: str) -> None:  # in a thread: while the source is made, and where it is slow
-        loop.call_soon_threadsafe(tell, line)
+        loop.call_soon_threadsafe(warn, line)
 
     made = await node.work.run(Kind.LOAD, source, run, host.config, render, receive, slow)
     try:

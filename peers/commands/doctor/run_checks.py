@@ -96,7 +96,7 @@ class _Examination:
         finally:
             await node.close()
 
-    def _tell(self, check: str, level: str, found: str, todo: str = "") -> None:
+    def _add(self, check: str, level: str, found: str, todo: str = "") -> None:
         self._found.append(CheckResult(check, level, found, todo))
 
     async def _asked(self, node: Node) -> int:
@@ -112,11 +112,11 @@ class _Examination:
             run = await spec_transfer.fetch_spec(mail, peers, self._invite.run, self._folder / "run")
         except (Refusal, NoPeerAnswers, CannotHere) as error:
             if not (self._invite.uses and PRIVATE in str(error)):
-                self._tell("run", "fail", str(error), await narrow(node, str(error)))
+                self._add("run", "fail", str(error), await narrow(node, str(error)))
                 return error.code
-            self._tell("run", "warn", UNUSED, "`swarm join` with it is how to know")
+            self._add("run", "warn", UNUSED, "`swarm join` with it is how to know")
             return self._code()
-        self._tell_of(run)
+        self._check_run(run)
         await self._reach(node, mail)
         await self._rate(mail, run, peers)
         await self._memory(mail, run, peers)
@@ -135,7 +135,7 @@ class _Examination:
             began = time.monotonic()
             why = await line.reach(address)
             took = f"answered in {1000 * (time.monotonic() - began):.0f} ms"
-            self._tell(
+            self._add(
                 "address", "warn" if why else "ok", f"{_where(address)}: {why or took}", _todo(address, why)
             )
             if not why:
@@ -149,10 +149,10 @@ class _Examination:
     async def _clock(self, node: Node, peers: Sequence[PeerId]) -> None:
         greeted = await node.network.greet(frozenset(peers))
         if greeted.clock_off is not None:
-            self._tell("clock", "fail", *greeted.clock_off)
+            self._add("clock", "fail", *greeted.clock_off)
         else:
             most = " most of" if greeted.complaints else ""
-            self._tell("clock", "ok", f"within 3 s of the clocks of{most} the peers that answered")
+            self._add("clock", "ok", f"within 3 s of the clocks of{most} the peers that answered")
 
     def _shown(self, node: Node) -> Mail:
         """Mail that presents the invite's membership; it counts as no use of an invite with a limited
@@ -160,11 +160,11 @@ class _Examination:
         mine = None if self._invite.uses else self._invite.admit(node.me)
         return MemberMail(node.mail, lambda: mine)
 
-    def _tell_of(self, run: RunFolder) -> None:
+    def _check_run(self, run: RunFolder) -> None:
         self._settings(run)
         name, role = f"{run.name} {run.digest[:12]}", self._invite.role
         admits = f"private; the invite admits {an(role.value)}" if run.settings.private and role else "public"
-        self._tell("run", "ok", f"{name}, {admits}")
+        self._add("run", "ok", f"{name}, {admits}")
 
     def _settings(self, run: RunFolder) -> None:
         """Report settings that affect the invited role and that this version does not know."""
@@ -172,7 +172,7 @@ class _Examination:
         unknown = [key for key in loading.unknown(run.spec.run) if loading.matters(key, role)]
         if unknown:
             said = f"{role.value}s act by {', '.join(unknown)}, which this program does not know"
-            self._tell("version", "fail", said, extras.upgrade())
+            self._add("version", "fail", said, extras.upgrade())
 
     async def _reach(self, node: Node, mail: Mail) -> None:
         """Whether others can dial this machine, its NAT, and which relay forwards its connections if they
@@ -182,27 +182,27 @@ class _Examination:
             async with asyncio.timeout(LOOK_SECONDS):
                 await reach.look(mail)
         except (NetError, TimeoutError) as error:
-            return self._tell("port", "warn", f"not tried: {error or 'no answer'}", "try again later")
+            return self._add("port", "warn", f"not tried: {error or 'no answer'}", "try again later")
         dialled = [one for answer in reach.answers.values() for one in answer.dialled]
         forward = f"forward TCP port {node.port} of the router to this machine: then no relay is between"
         if reach.open:
             at = sorted({one.address.rpartition("/p2p/")[0] for one in dialled if not one.why})
-            self._tell("port", "ok", f"others reach TCP port {node.port}, at {' and '.join(at)}")
+            self._add("port", "ok", f"others reach TCP port {node.port}, at {' and '.join(at)}")
         elif reach.open is None:
-            self._tell(
+            self._add(
                 "port", "warn", "no peer could tell whether this port can be dialled", "try again later"
             )
         else:
             why = next((one.why for one in dialled if one.why), "it does not listen")
-            self._tell("port", "warn", f"others cannot dial TCP port {node.port}: {why}", forward)
+            self._add("port", "warn", f"others cannot dial TCP port {node.port}: {why}", forward)
         self._nat(node)
         if reach.open is False and reach.relays:
-            self._tell(
+            self._add(
                 "relay", "ok", f"connections to this machine go through {some(len(reach.relays), 'peer')}"
             )
         elif reach.open is False:
             todo = "have any peer of the run on a machine with a public address: samplers do without"
-            self._tell("relay", "warn", "no peer relays connections to this machine", todo)
+            self._add("relay", "warn", "no peer relays connections to this machine", todo)
 
     def _nat(self, node: Node) -> None:
         ends = [end.split("/") for answer in node.reachability.answers.values() for end in answer.seen]
@@ -211,9 +211,9 @@ class _Examination:
         mine = {text.split("/")[2] for text in node.addresses()}
         hosts, ports = {end[2] for end in ends}, {end[4] for end in ends}
         if hosts <= mine:
-            self._tell("nat", "ok", "none between this machine and the peers that answered")
+            self._add("nat", "ok", "none between this machine and the peers that answered")
         elif len(ports) > 1:
-            self._tell(
+            self._add(
                 "nat", "ok", f"seen as {', '.join(sorted(hosts))}, with another port at each peer (symmetric)"
             )
         else:
@@ -221,13 +221,13 @@ class _Examination:
             shared = (
                 " of the provider's network" if all(scope_of(one) is Scope.PRIVATE for one in hosts) else ""
             )
-            self._tell("nat", "ok", f"seen as {', '.join(sorted(hosts))}{shared}; it {kept} the port")
+            self._add("nat", "ok", f"seen as {', '.join(sorted(hosts))}{shared}; it {kept} the port")
 
     async def _rate(self, mail: Mail, run: RunFolder, peers: Sequence[PeerId]) -> None:
         """Download rate from the first peer, measured with a file that a joiner needs anyway."""
         name, size = max(run.spec.sizes.items(), key=lambda both: both[1], default=("", 0))
         if size < ENOUGH:
-            return self._tell("line", "ok", "not measured: the run's files are small")
+            return self._add("line", "ok", "not measured: the run's files are small")
         began, got = time.monotonic(), 0
         try:
             for _ in range(MEASURED):
@@ -237,9 +237,9 @@ class _Examination:
                 if len(piece) < spec_transfer.SLICE:
                     break
         except NetError as error:
-            return self._tell("line", "warn", f"{name} did not come: {error}", "try again later")
+            return self._add("line", "warn", f"{name} did not come: {error}", "try again later")
         rate = 8e-6 * got / (time.monotonic() - began)
-        self._tell("line", "ok", f"about {rate:.3g} Mbit/s from the invite's first peer ({got >> 10} KiB)")
+        self._add("line", "ok", f"about {rate:.3g} Mbit/s from the invite's first peer ({got >> 10} KiB)")
 
     async def _memory(self, mail: Mail, run: RunFolder, peers: Sequence[PeerId]) -> None:
         if extras.absent(extras.PEER):
@@ -252,10 +252,10 @@ class _Examination:
             case = fits.Case.of(run.model, Config(run=settings, peer=self._config.peer), hardware.machine())
             choice = fits.choose(case, self._invite.role, self._invite.roles(settings.private))
         except NoPeerAnswers as error:
-            return self._tell("model", "warn", str(error), "try again later")
+            return self._add("model", "warn", str(error), "try again later")
         except CannotHere as error:
-            return self._tell("model", "fail", str(error))
-        self._tell("model", "ok", choice.said or f"joins as {choice.role.value}")
+            return self._add("model", "fail", str(error))
+        self._add("model", "ok", choice.reason or f"joins as {choice.role.value}")
 
     def _code_of(self, run: RunFolder) -> None:
         """Requirements of the run's task on this machine."""
@@ -269,11 +269,11 @@ class _Examination:
             how = "it runs in bubblewrap" if policy == "sandbox" else f"peer.rewards.code is {policy}"
             what = "the run brings reward code" if brought else "gym: runs completions as code"
             level = "fail" if missing or policy == "refuse" else "ok"
-            self._tell("sandbox", level, missing or f"{what}: {how}", missing and sandbox.TRUST)
+            self._add("sandbox", level, missing or f"{what}: {how}", missing and sandbox.TRUST)
         needed = {"gym": "reasoning_gym", "verifiers": "verifiers"}.get(source)
         if needed and find_spec(needed) is None:
             extra = extras.EXTRA_OF[needed]
-            self._tell("extras", "fail", f"the run's tasks need {needed}", extras.install(extra))
+            self._add("extras", "fail", f"the run's tasks need {needed}", extras.install(extra))
 
 
 def _where(address: Address) -> str:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from dashboard.text import duration
 from peers.build.joining import invitations, issued_invites
-from peers.build.joining.issued_invites import Word
+from peers.build.joining.issued_invites import IssuedInvite
 from peers.console import Listing
 from peers.errors import WrongUsage, drawn, say
 from peers.runtime import peer_folder
@@ -34,9 +34,9 @@ def make(
     folder: Path, role: Role, uses: int, seconds: float | None, note: str, as_json: bool, as_qr: bool
 ) -> int:
     """Print a new invite. Raises Refusal where this folder may not make it."""
-    note = cut(note)  # before the word is made: then it is printed and on the list
-    word = invitations.invite(folder, role, seconds, uses)
-    _print(folder, word, note, {"invite": word, "role": role.value}, as_json, as_qr)
+    note = cut(note)  # before the invite is made: then it is printed and on the list
+    text = invitations.invite(folder, role, seconds, uses)
+    _print(folder, text, note, {"invite": text, "role": role.value}, as_json, as_qr)
     return 0
 
 
@@ -49,53 +49,53 @@ def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: boo
             "memberships of this invite are renewed and do not end with it: leave --expires out, or make a"
             " new invite with it"
         )
-    word = invitations.renew(folder, old, seconds)
-    if word is None:
+    text = invitations.renew(folder, old, seconds)
+    if text is None:
         kept = "the invite is kept: memberships of this folder's peers, and of others, are renewed with it"
         say(f"{kept} within an hour while they run")
     else:
-        _print(folder, word, cut(note), {"invite": word}, as_json, as_qr)
+        _print(folder, text, cut(note), {"invite": text}, as_json, as_qr)
     return 0
 
 
 def listed(folder: Path, as_json: bool) -> int:
     """Print the invites of this folder. Raises Refusal where it holds no run."""
     run = invitations.run_of(folder)
-    words, out = issued_invites.words(run), run.revocations
-    left = {word.word: _left(word, invite_quota.used(run.path)) for word in words}
+    invites_here, out = issued_invites.issued_invites(run), run.revocations
+    left = {one.text: _left(one, invite_quota.used(run.path)) for one in invites_here}
     if as_json:
-        plain = [_plain(word, _is_revoked(word, out), left[word.word]) for word in words]
+        plain = [_plain(one, _is_revoked(one, out), left[one.text]) for one in invites_here]
         print(json.dumps(plain, indent=2))
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("invite", "role", "made", "ends", "uses", "note"):  # 58 columns of 80 before the note
         table.add_column(column, no_wrap=column != "note")
-    for word in words:
+    for one in invites_here:
         table.add_row(
-            f"…{word.word[-8:]}",
-            word.role.value if word.role else "what fits",
-            _time(word.made, "%Y-%m-%d"),
-            "revoked" if _is_revoked(word, out) else _end(word),
-            "any" if (one := left[word.word]) is None else str(one),
-            Text(word.note),
+            f"…{one.text[-8:]}",
+            one.role.value if one.role else "what fits",
+            _time(one.made, "%Y-%m-%d"),
+            "revoked" if _is_revoked(one, out) else _end(one),
+            "any" if (uses := left[one.text]) is None else str(uses),
+            Text(one.note),
         )
     Listing().print(table)
     say("`swarm invite --list --json` prints the invites in full")
     return 0
 
 
-def _print(folder: Path, word: str, note: str, said: dict[str, str], as_json: bool, as_qr: bool) -> None:
+def _print(folder: Path, text: str, note: str, said: dict[str, str], as_json: bool, as_qr: bool) -> None:
     if as_qr:
-        invites.qr_code(word, error="l").terminal(drawn(sys.stderr), compact=True)
-    print(json.dumps(said) if as_json else word)
+        invites.qr_code(text, error="l").terminal(drawn(sys.stderr), compact=True)
+    print(json.dumps(said) if as_json else text)
     try:
-        issued_invites.keep(folder, word, note)
+        issued_invites.keep(folder, text, note)
     except OSError as error:
         say(f"the invite is not on this folder's list: {error}")
     if set(peer_folder.running(folder)) - {"up"}:
         return
     again = f"start a peer of the run here again (`swarm start` or `swarm join`, --folder {folder})"
-    if (age := invitations.last_heard(folder)) is None:
+    if (age := invitations.since_last_beat(folder)) is None:
         why = "no peer answers this invite now, as far as this folder knows"
     else:
         why = (
@@ -105,20 +105,20 @@ def _print(folder: Path, word: str, note: str, said: dict[str, str], as_json: bo
     say(f"{why}: {again}")
 
 
-def _end(word: Word) -> str:
-    if word.expires == invites.FOREVER:
+def _end(issued: IssuedInvite) -> str:
+    if issued.expires == invites.FOREVER:
         return "never"
-    return "expired" if word.expires < time.time() else _time(word.expires, "%Y-%m-%d %H:%M")
+    return "expired" if issued.expires < time.time() else _time(issued.expires, "%Y-%m-%d %H:%M")
 
 
-def _is_revoked(word: Word, out: Revocations) -> bool:
-    given = invites.read(word.word, 0.0).delegate
+def _is_revoked(issued: IssuedInvite, out: Revocations) -> bool:
+    given = invites.read(issued.text, 0.0).delegate
     return given is not None and out.has_invite(given.delegation.key)
 
 
-def _left(word: Word, taken: Mapping[str, Collection[PeerId]]) -> int | None:
+def _left(issued: IssuedInvite, taken: Mapping[str, Collection[PeerId]]) -> int | None:
     """Remaining uses of an invite, as this folder counts them; None: unlimited."""
-    given = invites.read(word.word, 0.0).delegate
+    given = invites.read(issued.text, 0.0).delegate
     if given is None or not given.delegation.uses:
         return None
     return given.delegation.uses - len(taken.get(given.delegation.key.hex(), ()))
@@ -128,14 +128,14 @@ def _time(at: float, form: str) -> str:
     return time.strftime(form, time.localtime(at))
 
 
-def _plain(word: Word, revoked: bool, left: int | None) -> dict[str, object]:
-    role = word.role.value if word.role else None
+def _plain(issued: IssuedInvite, revoked: bool, left: int | None) -> dict[str, object]:
+    role = issued.role.value if issued.role else None
     return {
-        "invite": word.word,
+        "invite": issued.text,
         "role": role,
-        "made": word.made,
-        "expires": word.expires or None,
-        "note": word.note,
+        "made": issued.made,
+        "expires": issued.expires or None,
+        "note": issued.note,
         "revoked": revoked,
         "uses_left": left,
     }

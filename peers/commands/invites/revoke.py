@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from peers.build.joining import invitations, issued_invites
-from peers.build.joining.issued_invites import Word
+from peers.build.joining.issued_invites import IssuedInvite
 from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage, say
 from peers.runtime import peer_folder
@@ -72,7 +72,7 @@ def publish(run: RunFolder, entries: Sequence[Revocation], pardons: Sequence[Par
     except FullList as error:
         raise Refusal(f"{error}: start a new run, with new invites for the peers that stay") from error
     revocations.keep(run.path, content, keys)
-    _say_who_tells_it(run, number)
+    _print_when_known(run, number)
 
 
 def _with_another(run: RunFolder) -> bytes:
@@ -102,8 +102,8 @@ def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], 
         ]
     came_by, *claimed = map(link, met[peer].invites)
     told = [
-        f"by its own membership alone {human_name(peer)} joined first with {_word(run, key)}: revoke that"
-        " invite too if this peer had it"
+        f"by its own membership alone {human_name(peer)} joined first with {_described(run, key)}: revoke"
+        " that invite too if this peer had it"
         for key in claimed
         if not run.revocations.has_invite(key)
     ]
@@ -121,18 +121,18 @@ def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], 
     return found, told
 
 
-def _made(run: RunFolder) -> Iterator[tuple[bytes, Word]]:
+def _made(run: RunFolder) -> Iterator[tuple[bytes, IssuedInvite]]:
     """Key and text of each invite that `swarm invite --list` shows and that makes members."""
-    for one in issued_invites.words(run):
-        if (given := invites.read(one.word, 0.0).delegate) is not None:
+    for one in issued_invites.issued_invites(run):
+        if (given := invites.read(one.text, 0.0).delegate) is not None:
             yield given.delegation.key, one
 
 
-def _word(run: RunFolder, came_by: bytes) -> str:
+def _described(run: RunFolder, came_by: bytes) -> str:
     """What `swarm invite --list` shows of the invite with this link, where that has it."""
     for key, one in _made(run):
         if link(key) == came_by:
-            return f"the invite …{one.word[-8:]}" + f" ({one.note})" * bool(one.note)
+            return f"the invite …{one.text[-8:]}" + f" ({one.note})" * bool(one.note)
     return f"the invite with the key {came_by.hex()[:16]}"
 
 
@@ -146,7 +146,9 @@ def _invite(run: RunFolder, who: str) -> bytes | None:
         return said.delegate.delegation.key
     if len(who) < END:
         return None
-    ends = [invites.read(one.word, 0.0) for one in issued_invites.words(run) if one.word.endswith(who)]
+    ends = [
+        invites.read(one.text, 0.0) for one in issued_invites.issued_invites(run) if one.text.endswith(who)
+    ]
     keys = {one.delegate.delegation.key for one in ends if one.delegate is not None}
     if len(keys) > 1:
         raise WrongUsage(f"several invites of {run.path} end with {who}: give the whole invite")
@@ -209,13 +211,13 @@ def _sentence(one: Revocation, before: tuple[Revocation, ...]) -> str:
     return f"{invite} makes no members any more{stay}"
 
 
-def _say_who_tells_it(run: RunFolder, number: int) -> None:
+def _print_when_known(run: RunFolder, number: int) -> None:
     running = set(peer_folder.running(run.path)) - {"up"}
-    told = (
+    when = (
         "the peers that run here announce it to all others within seconds"
         if running
         else f"no peer runs in {run.path}: others learn of it once one does (`swarm start`). In a folder that"
         " was brought back from a copy start one before you revoke: others may have another list of this"
         " number, and then do not take this one"
     )
-    say(f"list {number} of this run's revocations: {told}")
+    say(f"list {number} of this run's revocations: {when}")

@@ -23,7 +23,7 @@ def tails(folder: Path) -> list[Tail]:
     """The seed's journal, which has the events of all peers, or else those of all peers here."""
     seed = folder / "peers" / Role.SEED / "journal.jsonl"
     paths = [seed] if seed.exists() else sorted(folder.glob("peers/*/journal.jsonl"))
-    return [Tail(path, tell_first) for path in paths]
+    return [Tail(path, print_first) for path in paths]
 
 
 def now(journals: Iterable[Path], last: float, machine: float) -> float:
@@ -53,7 +53,7 @@ def followed(state: SwarmState, event: AnyEvent) -> SwarmState:
     return state
 
 
-def tell_first(damage: Damage) -> None:
+def print_first(damage: Damage) -> None:
     """For readers that follow a journal: report only the first damaged line."""
     if damage.lines == 1:
         say(f"swarm: {damage}, and so are others like it")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from peers.audits.evidence import Unsigned, signed_group
-from peers.build.joining.consent import mind_code
+from peers.build.joining.consent import check_code
 from peers.build.model import task_source
 from peers.build.run_folder import RunFolder, check_files, opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
@@ -80,7 +80,7 @@ def remake(version: int, records: Sequence[Path], folder: Path, config: Config) 
     if version < 1:
         raise WrongUsage(f"--version {version}: no step made it; give 1 or more")
     run = opened(folder)
-    mind_code(run, Role.LEARNER, config.peer.rewards.code)
+    check_code(run, Role.LEARNER, config.peer.rewards.code)
     found = list(map(check_files, records)) or sorted(run.path.glob(f"peers/*/{FOLDER}"))
     if not found:
         raise CannotHere(
@@ -92,8 +92,8 @@ def remake(version: int, records: Sequence[Path], folder: Path, config: Config) 
     each = [line for record in found for line in _lines(record, version, frames, damaged.append)]
     lines = {line.steps[-1].made.weights: line for line in each}.values()  # others recorded the same
     if not lines:
-        told = [*map(_told, found), *damaged]
-        raise CannotHere(f"version {version} is not recorded: {'; '.join(told)}")
+        known = [*map(_versions_in, found), *damaged]
+        raise CannotHere(f"version {version} is not recorded: {'; '.join(known)}")
     for one in damaged:
         say(f"swarm: left out: {one}")
     maker = _Maker(run, frames, config)
@@ -101,7 +101,7 @@ def remake(version: int, records: Sequence[Path], folder: Path, config: Config) 
     return DONE if all(alike) else REFUSED
 
 
-def _told(record: Path) -> str:
+def _versions_in(record: Path) -> str:
     """Which versions a record has."""
     steps, states = ([version_of(path) for path in recorded(record, kind)] for kind in (STEP, STATE))
     has = [step for step in steps if states and step > min(states)]
@@ -166,8 +166,8 @@ class _Maker:
                 learner.step(self._mean(vectors, step.made.recipe))
                 weights, state = learner.digest(), digest_of(learner.state())
                 alike = (weights, state) == (step.made.weights, step.made.state)
-                came = _said(step, weights, state)
-                say(f"version {step.made.version}: {self._what(step)}: {came}", sys.stdout)
+                came = _compared(step, weights, state)
+                say(f"version {step.made.version}: {self._batches_of(step)}: {came}", sys.stdout)
                 if not alike:
                     for reason in self._reasons(step, vectors):
                         say(reason)
@@ -200,10 +200,10 @@ class _Maker:
         CannotHere."""
         if step.made.recipe is not None and not step.made.recipe.members[which].weight:
             return learner.nothing().vector
-        said, groups = self._manifest(step, which), self._groups(step.batches[which], tokens.vocabulary)
-        if [digest_of(frame) for frame in step.batches[which].groups] != [*said.groups]:
+        manifest, groups = self._manifest(step, which), self._groups(step.batches[which], tokens.vocabulary)
+        if [digest_of(frame) for frame in step.batches[which].groups] != [*manifest.groups]:
             raise Refusal(f"version {step.made.version}: the groups are not those that the learner signed")
-        chunks = said.arithmetic.chunks
+        chunks = manifest.arithmetic.chunks
         if sum(chunks) != len(groups):
             raise CannotHere(
                 f"version {step.made.version}: its learner does not say how it computed the gradient; one on"
@@ -224,7 +224,7 @@ class _Maker:
         made = learner.gradient(groups, prompts, rewards, time.time(), chunks=chunks)
         drift = self._settings.window.drift
         masked = [k for k, check in enumerate(made.checks) if objection(check, drift)]
-        if (masked, made.weight) != ([*said.masked], said.weight):
+        if (masked, made.weight) != ([*manifest.masked], manifest.weight):
             text = f"{step.made.version}: member {which + 1} signed another mask or another weight"
             say(text)
         return made.vector
@@ -234,16 +234,16 @@ class _Maker:
         recipe, made = step.made.recipe, step.made
         member = step.learner if recipe is None else recipe.members[which].peer
         try:
-            signed, said = self._frames.read(step.batches[which].manifest, MAIL_LIMIT, BatchManifest)
+            signed, manifest = self._frames.read(step.batches[which].manifest, MAIL_LIMIT, BatchManifest)
         except wire.WireError as error:
             raise Refusal(
                 f"version {made.version}: a manifest is not what anybody signed: {error}"
             ) from error
-        if signed.sender != member or (said.version, said.weights) != (made.version - 1, made.parent):
+        if signed.sender != member or (manifest.version, manifest.weights) != (made.version - 1, made.parent):
             raise Refusal(
                 f"version {made.version}: a manifest is not that of {member}, or of another version"
             )
-        return said
+        return manifest
 
     def _groups(self, batch: MemberBatch, vocabulary: int) -> list[Group]:
         """As their samplers signed them. Raises Refusal."""
@@ -261,7 +261,7 @@ class _Maker:
 
         return mean_again(vectors, recipe, self._settings.batch.groups, self._settings.averaging.compression)
 
-    def _what(self, step: VerifiedStep) -> str:
+    def _batches_of(self, step: VerifiedStep) -> str:
         groups, learners = sum(len(each.groups) for each in step.batches), len(step.batches)
         return f"{groups} groups of {learners} learner{'s' * (learners > 1)}"
 
@@ -270,9 +270,9 @@ class _Maker:
         weights = weights_of(step.made.recipe, step.learner)
         if step.learner not in weights:
             raise Refusal(f"version {step.made.version}: the learner that recorded it was not in its round")
-        said = [peer for peer, weight in weights.items() if weight]  # who has no gradient says nothing
-        who = step.learner if weights[step.learner] else said[0]
-        return self._manifest(step, [*weights].index(who)).arithmetic
+        computing = [peer for peer, weight in weights.items() if weight]  # the others had no gradient
+        member = step.learner if weights[step.learner] else computing[0]
+        return self._manifest(step, [*weights].index(member)).arithmetic
 
     def _reasons(self, step: VerifiedStep, vectors: Sequence[Tensor]) -> Iterator[str]:
         """Possible explanations of different bits."""
@@ -280,10 +280,11 @@ class _Maker:
 
         from swarm.norm import norm
 
-        said = self._arithmetic(step)
+        arithmetic = self._arithmetic(step)
         yield (
-            f"the learner computed on {said.device} in {said.dtype}, with {said.threads} threads of torch"
-            f" {said.torch}; here it is a cpu, with {torch.get_num_threads()} of torch {torch.__version__}"
+            f"the learner computed on {arithmetic.device} in {arithmetic.dtype}, with"
+            f" {arithmetic.threads} threads of torch {arithmetic.torch}; here it is a cpu, with"
+            f" {torch.get_num_threads()} of torch {torch.__version__}"
         )
         members = step.made.recipe.members if step.made.recipe is not None else ()
         for one, vector in zip(members, vectors, strict=False):
@@ -291,7 +292,7 @@ class _Maker:
                 yield f"the gradient of {one.peer} has a norm of {size:.9g}, it announced {one.norm:.9g}"
 
 
-def _said(step: VerifiedStep, weights: Digest, state: Digest) -> str:
+def _compared(step: VerifiedStep, weights: Digest, state: Digest) -> str:
     if weights != step.made.weights:
         return f"OTHER weights, {weights[:12]}; {step.learner} signed {step.made.weights[:12]}"
     if state != step.made.state:

@@ -19,12 +19,12 @@ import numpy as np
 
 from peers.audits.evidence import BYTES, Evidence, Unsigned, signed_group
 from peers.build import run_folder
-from peers.build.joining.consent import mind_code
+from peers.build.joining.consent import check_code
 from peers.build.model import task_source
 from peers.build.run_folder import RunFolder
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
 from peers.runtime.frames import Frames
-from swarm.core.audits.accusations import speaks_alone
+from swarm.core.audits.accusations import is_conclusive
 from swarm.core.audits.auditing import Weighed
 from swarm.draws.replays import Replayed, claims_of, replay_group, rows_of, weigh
 from swarm.frames import wire
@@ -60,7 +60,7 @@ def verify(path: Path, folder: Path | None, release: Path | None, config: Config
             f"the evidence is of run {evidence.run[:12]}, {run.path} has run {run.digest[:12]}: name the"
             " right one with --folder"
         )
-    mind_code(run, Role.AUDITOR, config.peer.rewards.code)
+    check_code(run, Role.AUDITOR, config.peer.rewards.code)
     tokens = _tokens(run)
     group = _group(evidence, run, tokens.vocabulary)
     kept = [release] if release else [path.with_suffix(BYTES), *_held(run, group.weights)]
@@ -69,14 +69,14 @@ def verify(path: Path, folder: Path | None, release: Path | None, config: Config
     for line in _lines(group, replayed, found):
         say(line, sys.stdout)
     holds = found.off > 0 or found.claimed > 0
-    print(_word(found) if holds else "the evidence does not hold: this group alone shows nothing")
+    print(_verdict(found) if holds else "the evidence does not hold: this group alone shows nothing")
     say(f"the learner {evidence.auditor} said: {evidence.why}")
     return DONE if holds else REFUSED
 
 
-def _word(found: Weighed) -> str:
+def _verdict(found: Weighed) -> str:
     """The verdict on a group with a finding."""
-    if speaks_alone(found):
+    if is_conclusive(found):
         return "the evidence holds"
     return (
         "the evidence holds, but it is one token, which may be chance: learners suspend a sampler when a"

@@ -94,7 +94,7 @@ LONGEST = 1 << 16
 """Characters that are read where an invite should be: a whole pasted message, not a disk."""
 
 
-def word(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool = True) -> str:
+def given_invite(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool = True) -> str:
     """The invite given to a command: its argument in `pieces`, standard input where that is `-`, the content
     of `--word-file`, or the environment variable options.WORD; empty without any. Raises WrongUsage for two
     of them, and for a file that is empty or cannot be read."""
@@ -108,34 +108,34 @@ def word(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool
     name = "standard input" if args.word_file is None else str(args.word_file)
     try:
         if args.word_file is None:
-            said = sys.stdin.read(LONGEST)
+            text = sys.stdin.read(LONGEST)
         else:
             with open(args.word_file, errors="replace") as file:
-                said = file.read(LONGEST)
+                text = file.read(LONGEST)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise WrongUsage(f"the invite cannot be read from {name}: {why}; name its file") from error
-    if not said.strip():
+    if not text.strip():
         raise WrongUsage(f"{name} has no invite: write what `swarm invite` prints into it")
-    return said
+    return text
 
 
-def needed_word(args: argparse.Namespace) -> str:
+def needed_invite(args: argparse.Namespace) -> str:
     """The invite of a command that does nothing without one. Raises WrongUsage."""
     _refuse_other_things(args.invite)
-    if said := word(args, args.invite):
-        return said
+    if text := given_invite(args, args.invite):
+        return text
     raise WrongUsage(
         "INVITE is required: as an argument, - for standard input, with --word-file FILE, or as"
         f" {options.WORD} in the environment"
     )
 
 
-def word_or_folder(args: argparse.Namespace) -> str:
+def invite_or_folder(args: argparse.Namespace) -> str:
     """The invite of a command that is about the run of a folder without one. A folder that is named comes
     before the environment."""
     _refuse_other_things(args.invite)
-    return word(args, args.invite, from_environment=args.folder is None)
+    return given_invite(args, args.invite, from_environment=args.folder is None)
 
 
 def _refuse_other_things(pieces: Sequence[str]) -> None:

@@ -19,19 +19,19 @@ WORD = "SWARM_WORD"
 """Environment variable with the invite of a command that is given none."""
 
 
-def word(it: argparse.ArgumentParser, about: str) -> None:
-    """The invite of a command; arguments.word reads it."""
+def invite_argument(it: argparse.ArgumentParser, about: str) -> None:
+    """The invite of a command; arguments.given_invite reads it."""
     ways = f"; - reads standard input (default: {WORD} in the environment)"
     it.add_argument("invite", metavar="INVITE", nargs="*", type=hidden, help=about + ways)
-    word_file(it)
+    invite_file(it)
 
 
-def word_file(it: argparse.ArgumentParser) -> None:
+def invite_file(it: argparse.ArgumentParser) -> None:
     about = "read the invite from this file, so that the process list does not show it to other users"
-    it.add_argument("--word-file", metavar="FILE", type=_word_file, help=about)
+    it.add_argument("--word-file", metavar="FILE", type=_invite_file, help=about)
 
 
-def _word_file(text: str) -> Path:
+def _invite_file(text: str) -> Path:
     return Path(hidden(text) if text.lower().startswith("swarm1") else text)
 
 
@@ -106,7 +106,7 @@ def invite(it: argparse.ArgumentParser) -> None:
     it.add_argument("--uses", type=count, metavar="N", default=0, help=counted)
     longer = "with owner.key: print the invite with a later expiry; elsewhere: keep it, and renew memberships"
     it.add_argument("--renew", nargs="*", metavar="INVITE", type=hidden, help=longer)
-    word_file(it)
+    invite_file(it)
     it.add_argument("--note", metavar="TEXT", default="", help="who the invite is for; --list shows it")
     it.add_argument(
         "--list", action="store_true", help="instead: list the invites of this folder and when they expire"

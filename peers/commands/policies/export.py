@@ -71,7 +71,7 @@ def write(run: RunFolder, target: Path, portable: bool, force: bool = False) -> 
         raise CannotHere(sentence)
     version, weights = newest_weights(run.path, run)
     settings = run.settings
-    state = _told(run.path, settings)
+    state = _read_state(run.path, settings)
     if state.version > version:
         say(
             f"version {state.version} was made, and its bytes had not come to this folder: {version} is the"
@@ -96,7 +96,7 @@ def _nothing(folder: Path) -> str:
     return f"{begun}, and no peer has run in {folder}, or its folder peers/ has no journal any more"
 
 
-def _told(folder: Path, settings: Run) -> SwarmState:
+def _read_state(folder: Path, settings: Run) -> SwarmState:
     state = SwarmState(settings)
     for tail in journals.tails(folder):
         for event in tail.news():
@@ -129,8 +129,8 @@ def room(target: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        told = re.search(r"\(os error (\d+)\)", str(error))
-        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        code = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else int(code[1]) if code else None
         if number not in FULL:
             raise
         raise CannotHere(

@@ -59,13 +59,13 @@ def push(
         raise CannotHere("there is no token of the Hub here: run `hf auth login`, or set HF_TOKEN")
     hub = HfApi()
     get_session().timeout = (CONNECT, ANSWER, ANSWER, None)
-    with _told(repo, str(hub.endpoint)):
+    with _hub_errors(repo, str(hub.endpoint)):
         there = hub.create_repo(repo, private=not public, exist_ok=True)
     with _place(folder / "cache") as place:
         version = _write(run, there.repo_id, Path(place), licence)
         say(f"uploading version {version} to {there}")
         get_session().timeout = (CONNECT, None, None, None)  # what is large is answered once it is there
-        with _told(there.repo_id, str(hub.endpoint)):
+        with _hub_errors(there.repo_id, str(hub.endpoint)):
             hub.upload_folder(
                 repo_id=there.repo_id,
                 folder_path=place,
@@ -114,7 +114,7 @@ def _licence_of_base(run: Run) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _told(repo: str, hub: str) -> Iterator[None]:
+def _hub_errors(repo: str, hub: str) -> Iterator[None]:
     """Turn the Hub's refusals, and its silence, into a UserError."""
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 
@@ -142,16 +142,16 @@ def _told(repo: str, hub: str) -> Iterator[None]:
 
 def _refused(repo: str, hub: str, error: HfHubHTTPError) -> NoReturn:
     status = error.response.status_code
-    said = f"{hub} refuses {repo} ({status}"
+    refusal = f"{hub} refuses {repo} ({status}"
     if status == 401:
-        raise Refusal(f"{said}): the token here is not valid; `hf auth login` takes another") from error
+        raise Refusal(f"{refusal}): the token here is not valid; `hf auth login` takes another") from error
     if status in (403, 404):
         raise Refusal(
-            f"{said}): its owner has to be you or an organization of yours, and the token has to have the"
+            f"{refusal}): its owner has to be you or an organization of yours, and the token has to have the"
             " permission to write; `hf auth whoami` says who you are"
         ) from error
     if status >= 500 or status == 429:
         raise NoPeerAnswers(
             f"{hub} answers {status}: try again later; what was uploaded is not sent again"
         ) from error
-    raise Refusal(f"{said}): {error.server_message or error}") from error
+    raise Refusal(f"{refusal}): {error.server_message or error}") from error

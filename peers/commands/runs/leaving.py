@@ -25,7 +25,7 @@ class Leaving:
     def __init__(self, names: Collection[str], now: float) -> None:
         self._names, self._began = tuple(names), now
         self._asked: set[str] = set()
-        self._told, self._left = now, tuple(names)
+        self._printed, self._left = now, tuple(names)
 
     def waited(self, now: float) -> float:
         """Seconds since it began."""
@@ -41,9 +41,9 @@ class Leaving:
 
     def news(self, left: Collection[str], now: float) -> str:
         """A line where one has left since the last one, or that is long ago; else nothing."""
-        if now - self._told < (TOLD_AGAIN if tuple(left) != self._left else TOLD_EVERY):
+        if now - self._printed < (TOLD_AGAIN if tuple(left) != self._left else TOLD_EVERY):
             return ""
-        self._told, self._left = now, tuple(left)
+        self._printed, self._left = now, tuple(left)
         gone = len(self._names) - len(left)
         done = f"{gone} of {len(self._names)} have left; " if gone else ""
         return f"{done}waiting for {', '.join(left)} ({self.waited(now):.0f} s)"

@@ -18,11 +18,11 @@ def pause(folder: Path, seconds: float | None) -> int:
     now = time.time()
     until = math.inf if seconds is None else now + seconds
     pauses.keep(folder, until)
-    say(f"paused {pauses.sentence(until, now)}: {_who(folder)}")
+    say(f"paused {pauses.sentence(until, now)}: {_effect(folder)}")
     return 0
 
 
-def _who(folder: Path) -> str:
+def _effect(folder: Path) -> str:
     names = _names(folder)
     if not names:
         return "no peer of this folder runs now, and one that is started rests"

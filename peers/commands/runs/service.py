@@ -85,21 +85,22 @@ def install(
     _need_systemd()
     if not line or line[0] not in KEPT:
         raise WrongUsage("name what the service runs: `swarm service install join swarm1...`, or start")
-    said = parse(line)
+    args = parse(line)
     extras.need(extras.PEER)
     from peers.runtime.signals import LEAVE_PATIENCE
     from swarm.storage.durable import write_durably
 
-    word = _word(said)
-    folder = (said.folder or getattr(said, "adopt", None) or folder or _default_folder(said, word)).absolute()
+    invite_text = _invite(args)
+    named = args.folder or getattr(args, "adopt", None) or folder
+    folder = (named or _default_folder(args, invite_text)).absolute()
     unit = _units() / f"swarm-{re.sub(r'[^A-Za-z0-9_.-]', '-', folder.name)}.service"
-    words = [sys.executable, "-P", "-m", "peers.cli", *line]
-    if word and said.word_file is None:
-        words = [each for each in words if each not in said.invite]
-        words[5:5] = ["--word-file", str(_word_file(unit))]
-    if said.folder is None and getattr(said, "adopt", None) is None:
-        options_end = words.index("--") if "--" in words else len(words)
-        words[options_end:options_end] = ["--folder", str(folder)]
+    command = [sys.executable, "-P", "-m", "peers.cli", *line]
+    if invite_text and args.word_file is None:
+        command = [each for each in command if each not in args.invite]
+        command[5:5] = ["--word-file", str(_invite_file(unit))]
+    if args.folder is None and getattr(args, "adopt", None) is None:
+        options_end = command.index("--") if "--" in command else len(command)
+        command[options_end:options_end] = ["--folder", str(folder)]
     about = ABOUT.format(folder=_path(str(folder)))
     if unit.exists() and not _ours(unit):
         raise CannotHere(f"{unit} is another program's: name another folder with --folder")
@@ -109,18 +110,18 @@ def install(
             f" folder that ends otherwise with --folder, or `swarm service remove {unit.stem}` first"
         )
     unit.parent.mkdir(parents=True, exist_ok=True)
-    ends = f"# The invite ends with …{word[-8:]}.\n" if word else ""
+    ends = f"# The invite ends with …{invite_text[-8:]}.\n" if invite_text else ""
     text = UNIT.format(
         mark=MARK,
         about=about,
         patience=LEAVE_PATIENCE,
         here=_path(os.getcwd()),
         word=ends,
-        line=" ".join(map(_quoted, words)),
+        line=" ".join(map(_quoted, command)),
     )
     replaced = _replaced(unit, text) if unit.exists() else ""
-    if word and said.word_file is None:
-        write_durably(_word_file(unit), word.encode(), mode=0o600)
+    if invite_text and args.word_file is None:
+        write_durably(_invite_file(unit), invite_text.encode(), mode=0o600)
     write_durably(unit, text.encode(), mode=0o600)
     if replaced:
         say(replaced)
@@ -144,7 +145,7 @@ def remove(name: str | None) -> int:
     unit = installed[asked]
     (unit.parent / "default.target.wants" / unit.name).unlink(missing_ok=True)
     unit.unlink()
-    _word_file(unit).unlink(missing_ok=True)
+    _invite_file(unit).unlink(missing_ok=True)
     say("run this: it lets the peer finish and leave")
     print(f"systemctl --user stop {unit.name}; systemctl --user daemon-reload")
     return 0
@@ -158,32 +159,32 @@ def _need_systemd() -> None:
         )
 
 
-def _word(said: argparse.Namespace) -> str:
+def _invite(args: argparse.Namespace) -> str:
     """The invite of the line, without what else was pasted; empty where it needs none. Raises InviteError,
     WrongUsage."""
-    if not hasattr(said, "invite"):
+    if not hasattr(args, "invite"):
         return ""
     from swarm.membership import invite
 
-    word = invite.clean(arguments.needed_word(said))
-    arguments.read_invite(word, said.folder)
-    return word
+    invite_text = invite.clean(arguments.needed_invite(args))
+    arguments.read_invite(invite_text, args.folder)
+    return invite_text
 
 
-def _word_file(unit: Path) -> Path:
+def _invite_file(unit: Path) -> Path:
     return unit.with_suffix(".word")
 
 
-def _default_folder(said: argparse.Namespace, word: str) -> Path:
+def _default_folder(args: argparse.Namespace, invite_text: str) -> Path:
     """Where the line keeps its run. Raises WrongUsage."""
-    if word:
+    if invite_text:
         from peers.build.run_folder import default_path
         from swarm.membership import invite
 
-        return default_path(invite.read(word, 0.0).run[:12])
-    if said.config is None:
+        return default_path(invite.read(invite_text, 0.0).run[:12])
+    if args.config is None:
         raise WrongUsage("name a file of settings, such as private-lab, or a folder with --adopt")
-    return arguments.folder_of(said, arguments.load(said, said.config))
+    return arguments.folder_of(args, arguments.load(args, args.config))
 
 
 def _units() -> Path:

@@ -37,7 +37,7 @@ from dashboard.views import Problem
 from peers.build.run_folder import close, make_folder, read
 from peers.commands.journals import journals
 from peers.commands.runs.leaving import Leaving
-from peers.console import drawable, spoken
+from peers.console import drawable, optional_console
 from peers.errors import BUG, WARNING, CannotHere, Interrupted, Refusal, UserError, WrongUsage
 from peers.runtime.peer_folder import PeerFolder, Place, peer_of
 from peers.runtime.signals import ENDED, FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
@@ -122,7 +122,7 @@ def up(loaded: LoadedConfig, folder: Path) -> int:
 @dataclass
 class PeerProcess:
     name: str
-    words: list[str]
+    arguments: list[str]
     log: Path
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
@@ -146,7 +146,7 @@ class PeerProcess:
         with _opened(self.log) as log:
             self.begins = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "peers.cli", *self.words],
+                [sys.executable, "-m", "peers.cli", *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -183,12 +183,12 @@ class PeerProcess:
     def warnings(self) -> list[str]:
         """Its warnings since its last start."""
         try:
-            said = self._said(self.begins)
+            log = self._log_tail(self.begins)
         except OSError:
             return []  # the disk fails: its log says the same once it can be read
-        return [line for line in said.splitlines() if line.startswith(WARNING)]
+        return [line for line in log.splitlines() if line.startswith(WARNING)]
 
-    def _said(self, since: int) -> str:
+    def _log_tail(self, since: int) -> str:
         """At most the last TOLD bytes of its log since that position."""
         with open(self.log, "rb") as log:
             log.seek(max(since, log.seek(0, os.SEEK_END) - TOLD))
@@ -196,7 +196,7 @@ class PeerProcess:
 
     def last_line(self) -> str:
         try:
-            lines = [line for line in self._said(0).splitlines() if line.strip()]
+            lines = [line for line in self._log_tail(0).splitlines() if line.strip()]
         except OSError as error:
             return f"{self.log} cannot be read: {error.strerror}"
         return lines[-1].removeprefix("swarm: ") if lines else "(no output yet)"
@@ -232,10 +232,10 @@ class Children:
     def __post_init__(self) -> None:
         self.state = SwarmState(self.config.run)
         self.state.starts = starts(self.config.peer.swarm)
-        self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", journals.tell_first)
+        self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", journals.print_first)
         (self.folder / "logs").mkdir(exist_ok=True)
         self._place = Place(self.folder)
-        self.console = spoken("stderr")
+        self.console = optional_console("stderr")
         self._line_due = 0.0
         self._problem = ""
         """Key of the problem that the last line found."""
@@ -245,7 +245,7 @@ class Children:
         """Start all peers and restart those that die, until the run is complete or a signal comes."""
         for which in leave_signals():
             signal.signal(which, self._on_signal)
-        before = self._words()
+        before = self._invites_id()
         self._add(Role.SEED, ["start", str(self.folder / "config.toml"), "--folder", str(self.folder)])
         self._wait_for_invites(before)
         if self.signalled is not None:
@@ -257,14 +257,14 @@ class Children:
             )
             self.console.print(said, style="dim", highlight=False, soft_wrap=True)
         for line in self.children[Role.SEED].warnings():
-            self._tell(line)
+            self._print(line)
         if (page := self.folder / "page").exists():  # the seed writes it before its invites
-            self._tell(f"dashboard: {page.read_text()}", style="")
+            self._print(f"dashboard: {page.read_text()}", style="")
         for role, count in starts(self.config.peer.swarm).items():
             for number in range(count):
-                word = ["--own", "--word-file", str(self.folder / "invites" / role)]
+                invite = ["--own", "--word-file", str(self.folder / "invites" / role)]
                 own = ["--config", str(self.folder / "peer.toml"), "--folder", str(self.folder)]
-                self._add(f"{role}-{number + 1}", ["join", *word, "--as", role, *own])
+                self._add(f"{role}-{number + 1}", ["join", *invite, "--as", role, *own])
         with self._screen() as show:
             while self.signalled is None and not self.complete:
                 time.sleep(LOOK)
@@ -280,7 +280,7 @@ class Children:
             _kill(running.values())
         if self.signalled is not None and running:
             peers = some(len(running), "peer")
-            self._tell(
+            self._print(
                 f"asked {peers} to leave: {FINISHING}; {ENDED} Ctrl-C again ends them now", style="dim"
             )
         while left := {name: process for name, process in running.items() if process.poll() is None}:
@@ -289,7 +289,7 @@ class Children:
                 for name in leaving.asked(left, now):
                     left[name].terminate()
                 if said := leaving.news(left, now):
-                    self._tell(said, style="dim")
+                    self._print(said, style="dim")
             time.sleep(LOOK / 5)
             if self.signals > 1 or leaving.waited(time.monotonic()) > LEAVE_PATIENCE:
                 _kill(running.values())
@@ -302,29 +302,29 @@ class Children:
             self.console.print(summary(self.state, self.now(), None, self.journal.path, ended))
             if self.state.version:
                 made = f"writes the model of version {self.state.version}"
-                self._tell(f"`swarm export DIR --folder {self.folder}` {made}", style="")
+                self._print(f"`swarm export DIR --folder {self.folder}` {made}", style="")
             raise Interrupted(self.signalled)
         model = self.folder / "exported"
-        words = ["export", str(model), "--force", "--folder", str(self.folder)]
+        command = ["export", str(model), "--force", "--folder", str(self.folder)]
         exported = subprocess.run(
-            [sys.executable, "-m", "peers.cli", *words], check=False, capture_output=True
+            [sys.executable, "-m", "peers.cli", *command], check=False, capture_output=True
         )
         code = exported.returncode if exported.returncode >= 0 else CannotHere.code
         if exported.stdout:  # the model's folder, once it is whole: a signal that came then changed nothing
             code = 0
         if code:
-            self._tell(exported.stderr.decode().rstrip(), style="")
+            self._print(exported.stderr.decode().rstrip(), style="")
             why = _cause_of_death(exported.returncode)
             again = f"`swarm export DIR --folder {self.folder}` writes it"
-            self._tell(f"the model was not exported ({why}): {again}")
+            self._print(f"the model was not exported ({why}): {again}")
         # In a file or a pipe a path must not be wrapped: readers copy it, or search for it.
-        screen = spoken("stdout", width=None if sys.stdout.isatty() else 240)
+        screen = optional_console("stdout", width=None if sys.stdout.isatty() else 240)
         screen.print(summary(self.state, self.now(), model if code == 0 else None, self.journal.path))
         if code and self.signalled is not None:
             raise Interrupted(self.signalled)
         return code
 
-    def _tell(self, sentence: str, style: str = "yellow") -> None:
+    def _print(self, sentence: str, style: str = "yellow") -> None:
         """Print a sentence as it is: paths in it are neither broken nor read as markup."""
         self.console.print(sentence, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -334,11 +334,11 @@ class Children:
         self.signalled = number
         self.signals += 1
 
-    def _add(self, name: str, words: list[str]) -> None:
-        child = self.children[name] = PeerProcess(name, words, self.folder / "logs" / f"{name}.log")
+    def _add(self, name: str, arguments: list[str]) -> None:
+        child = self.children[name] = PeerProcess(name, arguments, self.folder / "logs" / f"{name}.log")
         child.start()
 
-    def _words(self) -> tuple[int, int] | None:
+    def _invites_id(self) -> tuple[int, int] | None:
         """Identifies the invites in the folder: each start of the seed writes new ones. File identity, not
         time, since the machine's clock may be set meanwhile."""
         try:
@@ -351,17 +351,17 @@ class Children:
         """Wait for others than those of `before`."""
         deadline = time.monotonic() + SEED_PATIENCE
         self.console.print("starting the seed: it makes or loads the model (seconds to minutes)", style="dim")
-        told = time.monotonic()
-        while self._words() in (None, before):
+        printed = time.monotonic()
+        while self._invites_id() in (None, before):
             time.sleep(LOOK)
             self._look()
             if self.signalled is not None:
                 return
             if time.monotonic() > deadline:
                 raise CannotHere(f"within {SEED_PATIENCE:.0f} s there were no invites: {self.waits_for()}")
-            if time.monotonic() > told + WAIT_TOLD:
-                told = time.monotonic()
-                self._tell(self.waits_for())
+            if time.monotonic() > printed + WAIT_TOLD:
+                printed = time.monotonic()
+                self._print(self.waits_for())
 
     def waits_for(self) -> str:
         """What the start waits for, and why it may wait in vain."""
@@ -395,19 +395,19 @@ class Children:
         """Report a child that is restarted. Raises SameCrash, or the error of its exit code, where a restart
         cannot help."""
         why = f": {child.last_line()}" if code > 0 else ""  # killed, it said nothing about it
-        said = f"{_cause_of_death(code)}{why}"
+        cause = f"{_cause_of_death(code)}{why}"
         if code not in CRASHES and code not in FATAL:
             child.crash = None
-        elif child.crashed(said, self.state.version) and not self._is_full():
+        elif child.crashed(cause, self.state.version) and not self._is_full():
             how = (
                 f"{child.crashes} times in the same way, and no version was made meanwhile"
                 if child.stable
                 else "twice in the same way as it started"
             )
             raise FATAL.get(code, SameCrash)(
-                f"{child.name} crashed {how} ({said}): it is not started again (its log: {child.log})"
+                f"{child.name} crashed {how} ({cause}): it is not started again (its log: {child.log})"
             )
-        self._tell(f"{child.name} died ({said}) and is started again{Ended(code, '').hint}")
+        self._print(f"{child.name} died ({cause}) and is started again{Ended(code, '').hint}")
 
     def now(self) -> float:
         """Unix seconds by the clock of the seed, whose journal is shown."""
@@ -419,7 +419,7 @@ class Children:
                 self.state = journals.followed(self.state, event)
         except OSError as error:  # the view is not updated, and the swarm goes on
             if not self._unreadable:
-                self._tell(f"{self.journal.path} cannot be read: {error.strerror}")
+                self._print(f"{self.journal.path} cannot be read: {error.strerror}")
             self._unreadable = True
 
     def _screen(self) -> AbstractContextManager[Callable[[], None]]:
@@ -432,7 +432,7 @@ class Children:
         self._line_due = time.monotonic() + LINE_EVERY
         now = self.now()
         problem, self._problem = new_problem(self._problems(now), self._problem)
-        self._tell("; ".join(filter(None, (headline(self.state, now), problem))), style="")
+        self._print("; ".join(filter(None, (headline(self.state, now), problem))), style="")
 
     @contextmanager
     def _drawn(self) -> Iterator[Callable[[], None]]:

@@ -67,18 +67,18 @@ class Explained(NamedTuple):
     name: str
     """Of its folder."""
     head: str
-    told: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[str, str], ...]
     """Label and text of each line."""
     code: int
 
     @property
     def lines(self) -> tuple[str, ...]:
-        return (self.head, *(f"  {label:6} {text}" for label, text in self.told))
+        return (self.head, *(f"  {label:6} {text}" for label, text in self.rows))
 
     @property
     def data(self) -> dict[str, object]:
-        said = [text for label, text in self.told if label == "said"]
-        return {"peer": self.name, "is": self.head, **dict(self.told), "said": said, "code": self.code}
+        said = [text for label, text in self.rows if label == "said"]
+        return {"peer": self.name, "is": self.head, **dict(self.rows), "said": said, "code": self.code}
 
 
 class Reason(NamedTuple):
@@ -115,7 +115,7 @@ def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
     """The activity of this journal's peer at `now`, by the machine's clock; `pid` is its process, None where
     none runs."""
     state = SwarmState(run)
-    for event in Tail(journal, journals.tell_first).news():
+    for event in Tail(journal, journals.print_first).news():
         state = journals.followed(state, event)
     if pid is not None:
         now = journals.now([journal], state.last, now)
@@ -127,20 +127,20 @@ def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
         return Explained(name, f"{name} {says}", log, DONE if pid is not None else CANNOT)
     reason = _stopped(state, row, now) if pid is None else _reason(state, row, now)
     head = f"{row.role} {row.name} ({name}), {f'process {pid}' if pid is not None else 'does not run'}"
-    told = []
+    rows = []
     if pid is not None:
-        told.append(("does", _does(state, row, now)))
+        rows.append(("does", _does(state, row, now)))
     if reason is not None:
-        told += [("why", reason.why), ("do", reason.todo)]
+        rows += [("why", reason.why), ("do", reason.todo)]
     if pid is not None:
-        told.append(("hears", _hears(state, row, now)))
+        rows.append(("hears", _received(state, row, now)))
     own = [line for line in state.events() if line.level != "info"]
-    told += [("said", _said(line, now)) for line in own[-LATELY:]]
-    told.append(("log", _log(journal)))
-    return Explained(name, head, tuple(told), DONE if reason is None else reason.code)
+    rows += [("said", _line(line, now)) for line in own[-LATELY:]]
+    rows.append(("log", _log(journal)))
+    return Explained(name, head, tuple(rows), DONE if reason is None else reason.code)
 
 
-def _said(line: SentenceView, now: float) -> str:
+def _line(line: SentenceView, now: float) -> str:
     return f"{duration(max(now - line.at, 0.0))} ago: {line.text}"
 
 
@@ -205,12 +205,12 @@ def _waiting(s: Situation, row: PeerRow) -> Reason | None:
     return None if cause is None else Reason(cause.long, cause.todo, cause.code)
 
 
-def _hears(state: SwarmState, row: PeerRow, now: float) -> str:
+def _received(state: SwarmState, row: PeerRow, now: float) -> str:
     """The peers whose heartbeats it receives, by role, with the credit of learners."""
-    return ", ".join(_heard(Situation(state, now), row)) or "no other peer"
+    return ", ".join(_by_role(Situation(state, now), row)) or "no other peer"
 
 
-def _heard(s: Situation, row: PeerRow) -> Iterator[str]:
+def _by_role(s: Situation, row: PeerRow) -> Iterator[str]:
     for role in Role:
         others = [one for one in s.alive[role] if one.id != row.id]
         credit = f" (credit {sum(one.credit for one in others)})" if role is Role.LEARNER else ""

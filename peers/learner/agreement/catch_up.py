@@ -80,7 +80,7 @@ class CatchUp:
         """What I took last is the whole state of a learner that is in rounds: I step as they do."""
         self.meanwhile = WeightsMeanwhile(host, own_release.above, next_gradient.look, unused)
 
-    async def hear_news(self) -> None:
+    async def await_news(self) -> None:
         """At the start, wait a while for a release that is ahead of this learner, and for a learner that is
         at it: the state on the disk may be long outdated. Without such a learner, for any release."""
         host, until = self._host, self._host.steady() + SETTLE

@@ -192,7 +192,7 @@ class CommonRound:
         """Keep the result of a round, and emit its events."""
         host, self.members, self.marks = self._host, outcome.members, outcome.marks
         self.counts, self.recipe = host.ports.me in outcome.marks, outcome.recipe
-        self._tell(outcome.false, outcome.through)
+        self._report_members(outcome.false, outcome.through)
         host.status.mean = mark(self._own_release.weights, outcome.mean)
         if len(outcome.members) >= CROWD:
             host.beat_now()  # before any learner compares the release of a member
@@ -211,7 +211,7 @@ class CommonRound:
         groups = sum(len(marks_of(its)) for its in self.marks.values()) or len(batch) * len(self.members)
         return Progress(self._own_release.weights, len(self.members), groups, stepped=True)
 
-    def _tell(self, false: frozenset[PeerId], through: frozenset[PeerId]) -> None:
+    def _report_members(self, false: frozenset[PeerId], through: frozenset[PeerId]) -> None:
         """Report the members that reduce nothing from this round on, and those whose port for parts is
         unreachable."""
         for peer in false - self._false:

@@ -256,7 +256,7 @@ class OtherLearners:
         return {
             peer
             for peer, beat in beats
-            if beat is not None and beat.version >= version and not self._host.releases.heard_of(beat)
+            if beat is not None and beat.version >= version and not self._host.releases.was_announced(beat)
         }
 
     def incarnation(self, peer: PeerId) -> int:

@@ -75,7 +75,7 @@ class SignedBatch(NamedTuple):
 
     manifest: bytes
     """As its learner signed it."""
-    said: BatchManifest
+    content: BatchManifest
     frames: tuple[bytes, ...]
     """Of the groups, as their samplers signed them, in order."""
     groups: tuple[Group, ...]
@@ -109,7 +109,7 @@ class BatchRechecks:
         """Memory ran out for a gradient that was computed again."""
 
     async def serve(self) -> None:
-        await self._host.ports.mail.serve(Service.BATCHES, self._tell)
+        await self._host.ports.mail.serve(Service.BATCHES, self._serve_query)
 
     def computed(self, batch: Sequence[Waiting]) -> None:
         """My gradient of my version is of `batch`."""
@@ -123,7 +123,7 @@ class BatchRechecks:
         version = self._learner.version
         frames = [self._frames.of(item.group.id) for item in self._batch]
         digests = [digest_of(frame) if frame else Digest("") for frame in frames]
-        said = BatchManifest(
+        manifest = BatchManifest(
             version=version,
             weights=weights,
             weight=gradient.weight,
@@ -131,10 +131,10 @@ class BatchRechecks:
             masked=self._masked(gradient),
             arithmetic=gradient.arithmetic,
         )
-        shown = self._host.seal(said), dict(zip(digests, frames, strict=True))
+        shown = self._host.seal(manifest), dict(zip(digests, frames, strict=True))
         remember(self._shown, (version, weights), shown, KEPT)
 
-    async def _tell(self, sender: PeerId, question: bytes) -> bytes:
+    async def _serve_query(self, sender: PeerId, question: bytes) -> bytes:
         asked = read_question(question, BatchQuery)
         if sender not in self._host.roster.learners():
             raise Refused("only learners of this run are shown batches")
@@ -223,17 +223,21 @@ class BatchRechecks:
         samplers' frames. Raises Unshown, Unsigned, WireError, NetError."""
         query = BatchQuery(version=version, weights=weights)
         manifest = await self._ask(peer, query)
-        opened, said = self._host.read(manifest, MAIL_LIMIT, BatchManifest)
-        if opened.sender != peer or (said.version, said.weights) != (version, weights):
+        opened, content = self._host.read(manifest, MAIL_LIMIT, BatchManifest)
+        if opened.sender != peer or (content.version, content.weights) != (version, weights):
             raise Unshown("its manifest is another peer's, or of another version")
-        if not said.groups or "" in said.groups or len(said.groups) > self._host.config.run.batch.groups:
-            raise Unshown(f"its manifest has {len(said.groups)} groups, of which some are not shown")
-        queries = (replace(query, group=group) for group in said.groups)
+        if (
+            not content.groups
+            or "" in content.groups
+            or len(content.groups) > self._host.config.run.batch.groups
+        ):
+            raise Unshown(f"its manifest has {len(content.groups)} groups, of which some are not shown")
+        queries = (replace(query, group=group) for group in content.groups)
         frames = await asyncio.gather(*(self._ask(peer, query) for query in queries))
-        groups = tuple(self._read(*both) for both in zip(frames, said.groups, strict=True))
+        groups = tuple(self._read(*both) for both in zip(frames, content.groups, strict=True))
         if len({group.id for group in groups}) < len(groups):
             raise Unshown("its manifest has a group twice")
-        return SignedBatch(manifest, said, tuple(frames), groups)
+        return SignedBatch(manifest, content, tuple(frames), groups)
 
     async def _ask(self, peer: PeerId, query: BatchQuery) -> bytes:
         if peer == self._host.ports.me:
@@ -269,11 +273,11 @@ class BatchRechecks:
             return self._learner.gradient(groups, prompts, rewards, self._host.now())
 
         mine = await self._host.ports.work.run(Kind.LEARN, again, batch.groups)
-        if self._masked(mine) != batch.said.masked:
+        if self._masked(mine) != batch.content.masked:
             raise Unshown("it leaves other groups of its batch out than their log-probabilities say here")
         sent = sketches.members[peer].tolist()
         cosine, times = compared(sent, sketches.of(mine.vector).tolist())
-        return cosine, times, batch.said.arithmetic.dtype == mine.arithmetic.dtype
+        return cosine, times, batch.content.arithmetic.dtype == mine.arithmetic.dtype
 
     def _masked(self, gradient: Gradient) -> tuple[int, ...]:
         """The groups of a gradient that add nothing, since their log-probabilities are not believed."""

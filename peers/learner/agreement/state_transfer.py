@@ -117,7 +117,7 @@ class StateTransfer:
         at, held = await self._rest(), self._offered
         if held is not None and (held[0].version, held[0].weights) == at:
             offer = held[0]
-        elif held is not None and held[1] != sender and self._takes(held[1]):
+        elif held is not None and held[1] != sender and self._is_fetching(held[1]):
             raise Busy("another learner is fetching an earlier state: try later")
         else:
             offer = await self._make(*at)
@@ -127,7 +127,7 @@ class StateTransfer:
         self._other_learners.shared_state(sender)
         return offer
 
-    def _takes(self, taker: PeerId) -> bool:
+    def _is_fetching(self, taker: PeerId) -> bool:
         """Whether the last asker is still fetching that state."""
         beat, silent = self._host.roster.beat(taker), self._host.steady() - self._states.asked
         return beat is not None and beat.phase is Phase.SYNCING and silent < TAKER_SILENT

@@ -125,7 +125,7 @@ def of(host: Host, rate: float = 0.0) -> IdleCause | None:
             here.count(Role.SEED),
             fetching(fetched.version, fetched.held, fetched.size, rate) if fetched is not None else "",
             host.roster.wait(host.steady()),
-            host.rest.reason.text if host.rest.reason is not None else "",
+            host.pause_gate.reason.text if host.pause_gate.reason is not None else "",
             silence=host.status.silence,
         )
     )

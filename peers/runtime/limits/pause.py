@@ -31,12 +31,12 @@ def end(run_folder: Path) -> None:
 def until(run_folder: Path, now: float) -> float | None:
     """When the pause of this folder ends, `math.inf` for one without an end; None where there is none now."""
     try:
-        said = float(read_checked(run_folder / PAUSE))
+        ends = float(read_checked(run_folder / PAUSE))
     except (Torn, ValueError):
         return math.inf  # a pause was requested, and a damaged file has no end
     except OSError:
         return None
-    return said if said > now else None
+    return ends if ends > now else None
 
 
 def sentence(until: float, now: float) -> str:

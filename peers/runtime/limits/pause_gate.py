@@ -1,6 +1,6 @@
 """Whether a peer is paused: by its owner, or at a limit of its machine.
 
-    a reason --set--> Rest <--taken-- the role, between two groups (sampler), steps (learner) or versions
+    a reason --set--> PauseGate <--waited-- the role, between groups (sampler), steps (learner) or versions
 
 A paused peer keeps its place: its heartbeats say so, it fetches and serves releases, delivers finished
 groups, and resumes at the swarm's version. The others neither wait for it nor send it groups. Not handled
@@ -23,7 +23,7 @@ class PauseReason(NamedTuple):
     """For people: why, and until when."""
 
 
-class Rest:
+class PauseGate:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self.reason: PauseReason | None = None
@@ -35,16 +35,16 @@ class Rest:
             self.reason = reason
             self._kernel.move()
 
-    async def taken(self, may: bool = True) -> bool:
+    async def waited(self, may: bool = True) -> bool:
         """Whether there was a reason to rest; it is over then, unless the role `may` not rest yet or is asked
         to stop."""
         kernel, before = self._kernel, self._kernel.status.phase
         if self.reason is None or kernel.stop.is_set() or not may:
             return self.reason is not None
-        told: PauseReason | None = None
+        reported: PauseReason | None = None
         while (reason := self.reason) is not None and not kernel.stop.is_set():
-            if reason != told:
-                told, kernel.status.phase, kernel.status.credit = reason, reason.phase, 0
+            if reason != reported:
+                reported, kernel.status.phase, kernel.status.credit = reason, reason.phase, 0
                 kernel.emit(events.Noted, level="info", text=f"{kernel.who.name} rests: {reason.text}")
                 kernel.beat_now()
             await kernel.changed(kernel.config.run.pace.beat)

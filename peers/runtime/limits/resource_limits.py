@@ -1,7 +1,7 @@
 """A peer's limits on its machine: when it pauses and when it leaves, by its owner's settings
 (`[peer.limits]`).
 
-    pause file, hours, battery, processor time of others --> PauseReason --> Rest: the role pauses
+    pause file, hours, battery, processor time of others --> PauseReason --> PauseGate: the role pauses
     memory, disk beyond their limits                     --> the peer leaves, and reports the figures
     its folder, or the run's, moved or removed           --> the peer ends, and says how to resume
 
@@ -23,7 +23,7 @@ from peers.runtime import peer_folder
 from peers.runtime.kernel import Kernel
 from peers.runtime.limits import machine_use, pause
 from peers.runtime.limits.machine_use import CpuTicks
-from peers.runtime.limits.pause_gate import PauseReason, Rest
+from peers.runtime.limits.pause_gate import PauseGate, PauseReason
 from peers.runtime.peer_folder import Place
 from swarm.protocol import ROLES, Phase, PolicyUse
 from swarm.settings.peer_limits import Limits
@@ -59,7 +59,7 @@ def begin(limits: Limits) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, limits.nice)
 
 
-def told(limits: Limits) -> str:
+def describe(limits: Limits) -> str:
     """Description of the limits for other peers, after the hardware; empty where there are none. Those of the
     line are in the heartbeat."""
     parts = [
@@ -72,8 +72,8 @@ def told(limits: Limits) -> str:
         (not limits.battery, "on mains"),
         (limits.others < 1, "when idle"),
     ]
-    said = ", ".join(text for holds, text in parts if holds)
-    return f"; limited: {said}" if said else ""
+    described = ", ".join(text for holds, text in parts if holds)
+    return f"; limited: {described}" if described else ""
 
 
 def within(hours: str, now: float) -> bool:
@@ -119,8 +119,8 @@ class OthersUse:
 class ResourceLimits:
     """Enforces one peer's limits; `watch` runs beside its role."""
 
-    def __init__(self, kernel: Kernel, rest: Rest, run_folder: Path, own_folder: Path) -> None:
-        self._kernel, self._rest = kernel, rest
+    def __init__(self, kernel: Kernel, gate: PauseGate, run_folder: Path, own_folder: Path) -> None:
+        self._kernel, self._gate = kernel, gate
         self._run_folder, self._own_folder = run_folder, own_folder
         self._places = [Place(folder) for folder in (run_folder, own_folder)]
         self._limits = kernel.config.peer.limits
@@ -150,7 +150,7 @@ class ResourceLimits:
         """Decide by the latest observations."""
         # `swarm pause` and people read the machine's clock, which may have been set since this peer began
         kernel, reason = self._kernel, self._reason(time.time()) if self._works else None
-        self._rest.set(reason)
+        self._gate.set(reason)
         if self.beyond and not kernel.stop.is_set():
             kernel.leave()
 

@@ -117,9 +117,9 @@ class Contacts:
                 continue
 
     async def _save(self, kernel: Kernel, disk: DiskFaults) -> None:
-        told = kernel.ports.addresses()[:4]
-        me = Contact(peer=self._me, role=kernel.who.role, addresses=told, heard=time.time(), own=True)
-        content = wire.encode((*([me] if told else []), *self._known.values()))
+        addresses = kernel.ports.addresses()[:4]
+        me = Contact(peer=self._me, role=kernel.who.role, addresses=addresses, heard=time.time(), own=True)
+        content = wire.encode((*([me] if addresses else []), *self._known.values()))
         lost = "the addresses of other peers are not on the disk"
         await disk.write("contacts", lost, Kind.SAVE, write_durably, self._file, content)
 
@@ -130,8 +130,8 @@ class Contacts:
             await kernel.ports.clock.sleep(
                 SEEK * kernel.config.run.pace.patience * kernel.rng.uniform(0.75, 1.25)
             )
-            heard = {beat.role for _, beat in kernel.roster}
-            of_all = not {Role.LEARNER, Role.SEED} <= heard
+            roles = {beat.role for _, beat in kernel.roster}
+            of_all = not {Role.LEARNER, Role.SEED} <= roles
             await seek(
                 contact.peer
                 for contact in [*self._known.values()]

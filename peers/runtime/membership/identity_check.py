@@ -77,13 +77,13 @@ class IdentityCheck:
         """`sealed_beat` makes this peer's heartbeat; `take(service, sender, sealed)` takes another one."""
         self._sealed_beat, self._take = sealed_beat, take
         self._kernel, self._fault = kernel, FaultReport(kernel, Part.IDENTITY)
-        self._heard: OrderedDict[PeerId, dict[int, tuple[int, bytes]]] = OrderedDict()
+        self._seen: OrderedDict[PeerId, dict[int, tuple[int, bytes]]] = OrderedDict()
         """Peer -> incarnation -> number of its last heartbeat, and that as it was sealed."""
         self._hearers: OrderedDict[PeerId, None] = OrderedDict()
         """Peers that receive this one's heartbeats, by their own last heartbeat: also lost ones, since gossip
         for a key in two places reaches one of them only."""
         self._other: Sighting | None = None
-        self._told = 0
+        self._reported = 0
         self.replaced = False
         """A newer process has this key: this one announces no departure in its name."""
 
@@ -93,11 +93,11 @@ class IdentityCheck:
     def receive(self, peer: PeerId, beat: Beat, sealed: bytes) -> None:
         """A heartbeat that is believed. Raises Refusal when it is of a newer process with my key."""
         if peer == self._kernel.ports.me:
-            return self._hear_own(beat)
+            return self._on_own_beat(beat)
         if ROLES[self._kernel.who.role].heartbeat is Topic.BEAT or ROLES[beat.role].observes:
             remember(self._hearers, peer, None, REMEMBERED)
-        lives = self._heard.get(peer, {})
-        remember(self._heard, peer, lives, REMEMBERED)
+        lives = self._seen.get(peer, {})
+        remember(self._seen, peer, lives, REMEMBERED)
         if beat.seq > lives.get(beat.incarnation, (-1, b""))[0]:
             lives[beat.incarnation] = beat.seq, sealed
         if len(lives) > 2:
@@ -127,11 +127,11 @@ class IdentityCheck:
         asked = read_question(question, BeatQuery)
         if asked.beat:
             self._take(Service.BEATS, sender, asked.beat)
-        lives = self._heard.get(sender, {})
+        lives = self._seen.get(sender, {})
         other = max((life for life in lives if life != asked.incarnation), default=None)
         return b"" if other is None else lives[other][1]
 
-    def _hear_own(self, beat: Beat) -> None:
+    def _on_own_beat(self, beat: Beat) -> None:
         kernel, other = self._kernel, self._other
         if beat.incarnation == kernel.who.incarnation:
             return
@@ -157,6 +157,6 @@ class IdentityCheck:
             f" other is to stop; {WHAT_TO_DO}"
         )
         self._fault.failed(text)
-        if self._told != beat.incarnation:
-            self._told = beat.incarnation
+        if self._reported != beat.incarnation:
+            self._reported = beat.incarnation
             say(f"swarm: {text}")

@@ -101,7 +101,7 @@ class RevocationExchange:
         out = self._trust.objection(sender, role, mine, now) is not None
         return wire.encode(Entry(revoked=revoked, keys=b"" if out else keys.all))
 
-    def heard(self, peer: PeerId, number: int) -> bool:
+    def note_claim(self, peer: PeerId, number: int) -> bool:
         """Note that a peer claims this list, or encrypts with this key: peers that presented no membership
         are asked only when no other has it. False where that is no reason to ask it."""
         if number <= self.number or self._idle.get(peer, 0.0) > self._kernel.now():
@@ -229,9 +229,9 @@ async def follow(kernel: Kernel, exchange: RevocationExchange, disk: DiskFaults,
                 keys = kernel.frames.keys
                 mine = keys.all if keys is not None else b""
                 await kernel.ports.work.run(Kind.KEEP, keep_newer, run_folder, kernel.trust.revocations, mine)
-            disk.tell(REVOKED, why)
+            disk.report(REVOKED, why)
         except OSError as error:
-            disk.tell(REVOKED, f"the list of revocations is not on the disk: {error.strerror}")
+            disk.report(REVOKED, f"the list of revocations is not on the disk: {error.strerror}")
         await kernel.ports.clock.sleep(LOOK)
 
 
@@ -282,8 +282,8 @@ def sentence(known: Revocations) -> str:
     more = len(known.peers) - NAMED
     named = [*known.peers[-NAMED:], *([f"{more} more"] if more > 0 else [])]
     invites = sum(bool(one.invite) for one in known.list.entries)
-    told = [", ".join(named)] * bool(named) + [f"{invites} invite{'s' * (invites > 1)}"] * bool(invites)
-    done = [f"revoked {' and '.join(told)}"] * bool(told)
+    revoked = [", ".join(named)] * bool(named) + [f"{invites} invite{'s' * (invites > 1)}"] * bool(invites)
+    done = [f"revoked {' and '.join(revoked)}"] * bool(revoked)
     if back := ", ".join(one.peer for one in known.list.pardons[-NAMED:]):
         done.append(f"pardoned {back}")
     return f"the run's owner has {', and '.join(done) or 'revoked no peer'}"

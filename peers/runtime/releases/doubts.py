@@ -80,7 +80,7 @@ class ReleaseDoubts:
             self._deny(release, against)
         half = self._halfway(release.publisher)
         if release.version > half + LEAD:
-            self._tell(release, f"half of the learners are at version {half:g}, more than {LEAD} before it")
+            self._report(release, f"half of the learners are at version {half:g}, more than {LEAD} before it")
         elif self._kernel.now() < self._refused.get(release.publisher, (0, 0.0))[1] and not self.is_next(
             release
         ):
@@ -95,7 +95,7 @@ class ReleaseDoubts:
         if not self.candidates.is_disbelieved(release):
             self.candidates.disbelieve(release)
             self._moved()
-            self._tell(release, against.reason, against.names)
+            self._report(release, against.reason, against.names)
 
     def is_refused(self, version: int, weights: Digest) -> bool:
         """Were these weights announced, and is no announcement of them believed?"""
@@ -122,7 +122,7 @@ class ReleaseDoubts:
             self._refused.pop(release.publisher, None)
             return True
         self._refuse(release)
-        self._tell(release, f"no learner shows how its parent {release.parent[:12]} was made")
+        self._report(release, f"no learner shows how its parent {release.parent[:12]} was made")
         return False
 
     def _refuse(self, release: Release) -> None:
@@ -149,7 +149,7 @@ class ReleaseDoubts:
         mine = kernel.status.version if kernel.who.role is Role.LEARNER else -1
         return kernel.roster.halfway(mine, NO_PEER if publisher == kernel.ports.me else publisher)
 
-    def _tell(self, release: Release, why: str, names: bool = True) -> None:
+    def _report(self, release: Release, why: str, names: bool = True) -> None:
         """`names`: its publisher lied."""
         if names:
             reason = f"version {release.version} is not followed: {why}"

@@ -84,9 +84,9 @@ class ReleaseExchange:
             on_damage=disk.damaged,
             reach=kernel.ports.reach,
         )
-        self.blobs.lasting, self.blobs.on_disk = lasting, partial(disk.tell, "releases")
+        self.blobs.lasting, self.blobs.on_disk = lasting, partial(disk.report, "releases")
         self._announcements = Announcements(
-            None if folder is None else folder.with_name(RELEASES), partial(disk.tell, "announcements")
+            None if folder is None else folder.with_name(RELEASES), partial(disk.report, "announcements")
         )
         self.patches = PatchLadder(kernel, disk, self.blobs, None if folder is None else folder / "patches")
         self._missed = MissedReleases(kernel, self.candidates, self.patches.bases, self.remember)
@@ -203,7 +203,7 @@ class ReleaseExchange:
         """Report, once, a publisher whose releases have another time than its heartbeats: its times give no
         ages."""
         kernel, publisher = self._kernel, release.publisher
-        apart = kernel.now() - self._told(release)
+        apart = kernel.now() - self._released_at(release)
         if abs(apart) <= CLOCK or publisher not in kernel.roster:
             self._mistimed.pop(publisher, None)
         elif publisher not in self._mistimed:
@@ -283,7 +283,7 @@ class ReleaseExchange:
     async def _fetch(self, release: Release) -> Weights:
         holders, later = self._holders(release), partial(self._holders, release)
         if not self.blobs.is_whole(release.weights):
-            await self._missed.ask(release, self._heard_holders(release) or holders)
+            await self._missed.ask(release, self._beating_holders(release) or holders)
             blocks = await self.patches.fetch(release, self.candidates.by_weights(), holders, later)
         else:
             blocks = self.blobs.blocks(release.weights)
@@ -297,9 +297,9 @@ class ReleaseExchange:
 
     def _holders(self, release: Release) -> list[PeerId]:
         others = {release.publisher} - {self._kernel.ports.me}
-        return list(dict.fromkeys([*self._heard_holders(release), *others]))
+        return list(dict.fromkeys([*self._beating_holders(release), *others]))
 
-    def _heard_holders(self, release: Release) -> list[PeerId]:
+    def _beating_holders(self, release: Release) -> list[PeerId]:
         return [
             peer for peer in self._kernel.roster.holders(release.version) if peer != self._kernel.ports.me
         ]
@@ -347,13 +347,15 @@ class ReleaseExchange:
     def released_here(self, release: Release) -> float:
         """When it was released, by this peer's clock: its publisher's time, as far as it can be true."""
         now = self._kernel.now()
-        return now - self.candidates.age(release, self._kernel.steady(), lambda one: now - self._told(one))
+        return now - self.candidates.age(
+            release, self._kernel.steady(), lambda one: now - self._released_at(one)
+        )
 
-    def _told(self, release: Release) -> float:
+    def _released_at(self, release: Release) -> float:
         """When it was released by its publisher's claim, by this peer's clock."""
         return release.released - self._kernel.roster.ahead(release.publisher)
 
-    def heard_of(self, beat: Beat) -> bool:
+    def was_announced(self, beat: Beat) -> bool:
         """Was the release that this heartbeat names announced to me?"""
         return bool(self.known(beat.version, beat.weights))
 

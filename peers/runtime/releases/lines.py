@@ -40,7 +40,7 @@ class ReleaseLines:
         """Where this peer's line and that of a release part; None where no peer here knows. The lines of
         others are requested when they are not known to meet."""
         end = (theirs.version, theirs.weights)
-        for peer in self._who_knows(theirs)[:ASKED]:
+        for peer in self._likely_holders(theirs)[:ASKED]:
             if (found := self.lineage.meet(mine, end)) is not None:
                 return found
             await self._ask(peer, self.lineage.unknown(end))
@@ -49,10 +49,10 @@ class ReleaseLines:
     async def complete(self, release: Release, since: int) -> None:
         """Ask for the merged lines of a release after version `since`, as far as they are not known."""
         end = (release.version, release.weights)
-        for peer in self._who_knows(release)[:ASKED]:
+        for peer in self._likely_holders(release)[:ASKED]:
             await self._ask(peer, self.lineage.unknown_merged(end, since))
 
-    def _who_knows(self, release: Release) -> list[PeerId]:
+    def _likely_holders(self, release: Release) -> list[PeerId]:
         """Its publisher first, although no heartbeat of it may have arrived yet when two parts meet; then
         holders."""
         peers = dict.fromkeys((release.publisher, *self._kernel.roster.holders(release.version)))
@@ -71,4 +71,4 @@ class ReleaseLines:
 
     async def _answer(self, sender: PeerId, question: bytes) -> bytes:
         asked = read_question(question, PointQuery)
-        return wire.encode(self.lineage.told((asked.version, asked.weights)))
+        return wire.encode(self.lineage.line_of((asked.version, asked.weights)))

@@ -62,7 +62,7 @@ class PatchLadder:
             on_damage=disk.damaged,
             reach=kernel.ports.reach,
         )
-        self.files.on_disk = partial(disk.tell, "patches")
+        self.files.on_disk = partial(disk.report, "patches")
         self._useless: set[Digest] = set()
         """Patch files of announced releases that make other bytes than they promise."""
         self._steps: OrderedDict[Digest, Patch] = OrderedDict()

@@ -69,7 +69,9 @@ class ReleaseQueries:
             held = releases.held
             mine = held.version if held else -1
             unheard = [
-                peer for peer, beat in kernel.roster if beat.version > mine and not releases.heard_of(beat)
+                peer
+                for peer, beat in kernel.roster
+                if beat.version > mine and not releases.was_announced(beat)
             ]
             if due := [peer for peer in unheard if held is None or peer in looked]:
                 await self.ask_newest(due)
@@ -94,10 +96,10 @@ class HolderSearch:
         self,
         kernel: Kernel,
         releases: ReleaseExchange,
-        hear_samplers: Callable[[], Coroutine[Any, Any, None]],
+        listen_to_samplers: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """`hear_samplers` takes their heartbeats until it is cancelled."""
-        self._kernel, self._releases, self._listen = kernel, releases, hear_samplers
+        """`listen_to_samplers` takes their heartbeats until it is cancelled."""
+        self._kernel, self._releases, self._listen = kernel, releases, listen_to_samplers
 
     async def run(self) -> None:
         """Samplers hold releases too: a peer that cannot get one, or holds none, receives their heartbeats

@@ -98,7 +98,7 @@ class ReleaseVotes:
         self._kernel, self._lines, self._is_disbelieved = kernel, lines, is_disbelieved
         self.witness = Witness(kernel.config.run.averaging.match)
         self._recent = deque[Release](maxlen=RECENT)
-        self._told = b""
+        self._last_denied = b""
         """What my last heartbeat denied."""
         self._meets, self._compares = False, False
         self._made: Point = -1, Digest("")
@@ -115,23 +115,23 @@ class ReleaseVotes:
     def met(self, members: Collection[PeerId], patient: bool) -> None:
         """I was in a round of my version with these members; or in none, and `patient`: I try again."""
         self._meets = False
-        if self.are_most(members) and not self._heard_next():
+        if self.are_most(members) and not self._has_next():
             self.witness.averaged(self._mine[0], members, self._kernel.now())
             if self._learners().keys() - members:
                 self._kernel.beat_now()
         elif members or not patient:
             self.give_up()
-        self._tell()
+        self._announce_denial()
 
     @property
     def _mine(self) -> Point:
         """My released version."""
         return self._kernel.status.version, Digest(self._kernel.status.weights)
 
-    def _heard_next(self) -> bool:
+    def _has_next(self) -> bool:
         """Was a release announced that goes on from my version, and that I do not deny?"""
-        heard = (one for one in self._recent if (one.version - 1, one.parent) == self._mine)
-        return any(not (self._is_disbelieved(one) or self.denies(one)) for one in heard)
+        next_ones = (one for one in self._recent if (one.version - 1, one.parent) == self._mine)
+        return any(not (self._is_disbelieved(one) or self.denies(one)) for one in next_ones)
 
     def give_up(self) -> None:
         """No round of most learners came about: whoever's turn it is may step."""
@@ -169,8 +169,8 @@ class ReleaseVotes:
         stands = self.stands()
         known = ((one, self._why(one)) for one in (reversed(self._recent) if stands else ()))
         marks = (mark(one, why) for one, why in known if (why or not self._meets) and self.denies(one))
-        self._told = b"".join(islice(marks, DENIED))
-        return self._told if stands else None
+        self._last_denied = b"".join(islice(marks, DENIED))
+        return self._last_denied if stands else None
 
     def denies(self, release: Release) -> bool:
         """Do I know it to be one learner's own work, can enough of us deny it, and are most not at it?"""
@@ -230,7 +230,7 @@ class ReleaseVotes:
     def packed(self, version: int, weights: Digest) -> None:
         """My version has these weights."""
         self._made = version, weights
-        self._tell()
+        self._announce_denial()
 
     def found_false(self, release: Release) -> None:
         """A member of this round released something other than its result."""
@@ -241,7 +241,7 @@ class ReleaseVotes:
         until = self._kernel.now() + QUIET * 2.0 ** min(before, DOUBLED)
         doubt = Doubt(before + 1, until, Why.OTHER_MEAN if differ else Why.OTHER_BYTES)
         remember(self._false, publisher, doubt, PUBLISHERS)
-        self._tell()
+        self._announce_denial()
 
     def _parts(self, release: Release) -> int | None:
         """The last version that its line shares with mine; None where that is not known."""
@@ -250,10 +250,10 @@ class ReleaseVotes:
         fork = self._lines.lineage.meet(self._mine, (release.version, release.weights))
         return fork.since if fork is not None else None
 
-    def _tell(self) -> None:
+    def _announce_denial(self) -> None:
         """Announce a new denial at once."""
-        before = self._told
-        if self.denied() and self._told != before:
+        before = self._last_denied
+        if self.denied() and self._last_denied != before:
             self._kernel.beat_now()
 
     # --- of all learners
@@ -263,7 +263,7 @@ class ReleaseVotes:
         """Note a new release. Returns the learners that deny it and why, where these are enough; else
         None."""
         self._recent.append(release)
-        self._tell()
+        self._announce_denial()
         return self._against(release)
 
     def refused(self, beat: Beat) -> Iterator[tuple[Release, Against]]:
@@ -291,7 +291,7 @@ class ReleaseVotes:
     def _votes(self, name: bytes, release: Release, learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
         """The learners that deny a release by this mark."""
         votes = {peer for peer, beat in learners.items() if beat and name in _marks(beat.denied)}
-        mine = {self._kernel.ports.me} if name in _marks(self._told) else set[PeerId]()
+        mine = {self._kernel.ports.me} if name in _marks(self._last_denied) else set[PeerId]()
         return (votes - {release.publisher}) | mine
 
     def _learners(self, publisher: PeerId | None = None) -> dict[PeerId, Beat | None]:

@@ -16,7 +16,7 @@ from swarm.core.roster import CLOCK
 class ClockCheck:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._told = 0.0
+        self._reported = 0.0
         """Last reported seconds by which this machine's clock is ahead."""
         self._looked: float | None = None
         """When `look` was called last."""
@@ -26,9 +26,9 @@ class ClockCheck:
         the difference changes."""
         self._look_still()
         wrong = self._kernel.roster.wrong()
-        if abs(wrong - self._told) <= CLOCK:
+        if abs(wrong - self._reported) <= CLOCK:
             return
-        self._told = wrong
+        self._reported = wrong
         if wrong:
             advice = (
                 "ages are counted around it; set it, for example with `timedatectl set-ntp true`, and start"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dashboard.fold.sentences import sentence_of
-from peers.errors import heard, hearing, say
+from peers.errors import notify, notifying, say
 from swarm import events
 from swarm.limits import remember
 from swarm.membership.identity import human_name
@@ -58,7 +58,7 @@ TOLD = (
 """Events of this peer that its terminal shows; the status line counts others."""
 
 
-class Spoken(NamedTuple):
+class Printed(NamedTuple):
     at: float
     unsaid: int
     """Sentences of this kind since then."""
@@ -69,7 +69,7 @@ class Narrator:
 
     def __init__(self, me: PeerId) -> None:
         self._me = me
-        self._spoken: OrderedDict[str, Spoken] = OrderedDict()
+        self._printed: OrderedDict[str, Printed] = OrderedDict()
 
     def __call__(self, event: events.Event) -> None:
         if event.peer != self._me or not isinstance(event, TOLD):
@@ -78,11 +78,11 @@ class Narrator:
             return
         # Numbers differ from one refusal to the next, and its reason is the same.
         kind = re.sub(r"\d+", "#", news.key)
-        last = self._spoken.pop(kind, None)
+        last = self._printed.pop(kind, None)
         if last is not None and event.at - last.at < MINUTE:
-            self._spoken[kind] = Spoken(last.at, last.unsaid + 1)
+            self._printed[kind] = Printed(last.at, last.unsaid + 1)
             return
-        remember(self._spoken, kind, Spoken(event.at, 0), KINDS)
+        remember(self._printed, kind, Printed(event.at, 0), KINDS)
         more = f" ({last.unsaid} more like it in between)" if last is not None and last.unsaid else ""
         say(news.text + more)
 
@@ -94,7 +94,7 @@ class Narrator:
 def narrated(folder: Path, bus: events.Bus, me: PeerId) -> Iterator[None]:
     """Print this peer's events, and keep a log of all messages, while the body runs."""
     bus.add(Narrator(me))
-    with hearing(PeerLog(folder / LOG).write):
+    with notifying(PeerLog(folder / LOG).write):
         yield
 
 
@@ -102,11 +102,11 @@ class Beneath(logging.Handler):
     """Messages of lower layers, as a line of the log: p2pd calls errors what users can do nothing about."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        heard(f"{getattr(record, 'caller', record.name)}: {record.getMessage()}")
+        notify(f"{getattr(record, 'caller', record.name)}: {record.getMessage()}")
 
 
 @contextmanager
-def told_beneath() -> Iterator[None]:
+def logging_only() -> Iterator[None]:
     """While the body runs, messages of hivemind and its p2pd go to the log alone; with `--verbose` to the
     terminal, too. hivemind has to be imported: it installs its own handler then."""
     logger = logging.getLogger("hivemind")

@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager
 from rich.live import Live
 from rich.text import Text
 
-from peers.console import drawable, spoken
-from peers.errors import heard, say
+from peers.console import drawable, optional_console
+from peers.errors import notify, say
 from peers.runtime.host import Host
 from peers.runtime.limits import idle
 from peers.runtime.membership.renewal import ending
@@ -97,11 +97,11 @@ class StatusLine:
 
     async def show(self) -> None:
         """Show it until cancelled."""
-        console = spoken("stderr")
+        console = optional_console("stderr")
         if not drawable(console):
             return await self._print(say)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._print(heard))
+            tasks.create_task(self._print(notify))
             # Without a thread that refreshes it: processes are forked while it lives.
             with Live(console=console, auto_refresh=False, transient=True) as live:
                 while True:

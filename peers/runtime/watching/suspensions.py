@@ -53,7 +53,7 @@ class SuspensionNews:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._told: OrderedDict[tuple[PeerId, PeerId], Suspension] = OrderedDict()
+        self._reported: OrderedDict[tuple[PeerId, PeerId], Suspension] = OrderedDict()
         """Of each learner and sampler."""
 
     def handlers(self) -> dict[Topic, Callable[[bytes], object]]:
@@ -63,30 +63,32 @@ class SuspensionNews:
     def receive(self, sealed: bytes) -> None:
         """Receive an accusation. Raises WireError for anything but an accusation by a learner or an
         auditor."""
-        opened, said = self._kernel.read(sealed, RELEASE_LIMIT, Accusation)
+        opened, accusation = self._kernel.read(sealed, RELEASE_LIMIT, Accusation)
         if (why := unverifying(self._kernel, opened)) is not None:
             raise wire.WireError(f"accusation by {opened.sender}: {why}")
-        self.take(opened, said)
+        self.take(opened, accusation)
 
-    def take(self, opened: wire.Opened, said: Accusation) -> None:
+    def take(self, opened: wire.Opened, accusation: Accusation) -> None:
         """Record a learner's suspension."""
         if self._kernel.distrust(opened, Role.LEARNER) is None:
-            self.tell(opened.sender, said.sampler, said.until, said.why, said.evidence)
+            self.record(
+                opened.sender, accusation.sampler, accusation.until, accusation.why, accusation.evidence
+            )
 
-    def tell(self, by: PeerId, sampler: PeerId, until: float, why: str, group: str = "") -> None:
+    def record(self, by: PeerId, sampler: PeerId, until: float, why: str, group: str = "") -> None:
         """A learner suspends a sampler."""
         kernel, now = self._kernel, self._kernel.now()
         known = Suspension(until, why=why, since=now, evidence=group)
-        before = self._told.get((by, sampler), Suspension(0.0))
+        before = self._reported.get((by, sampler), Suspension(0.0))
         news = (until, bool(group)) > (before.until, bool(before.evidence))
         if kernel.who.observes or until <= now or not news:
             return
-        remember(self._told, (by, sampler), known, REMEMBERED)
+        remember(self._reported, (by, sampler), known, REMEMBERED)
         kernel.emit(events.SetAside, by=by, sampler=sampler, until=until, why=cut(why), group=cut(group))
 
     def back(self, by: PeerId, sampler: PeerId, sent: float) -> None:
         """A learner admits a sampler's group that was sent then."""
-        before = self._told.get((by, sampler))
+        before = self._reported.get((by, sampler))
         if before is not None and before.since < sent:
-            del self._told[by, sampler]
+            del self._reported[by, sampler]
             self._kernel.emit(events.SetAside, by=by, sampler=sampler, until=0.0, why="")

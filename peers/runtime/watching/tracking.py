@@ -104,29 +104,29 @@ class TrackerThread:
         while (line := self._lines.get()) is not None:
             self._write(line)
         if self._tracker is not None:
-            with self._told("did not end"):
+            with self._reporting("did not end"):
                 self._tracker.close()
-        self._tell(self._ended.set)
+        self._call_in_loop(self._ended.set)
 
     def _write(self, line: TrackedVersion) -> None:
         if self._tracker is None and time.monotonic() - self._tried >= REOPENED:
             self._tried = time.monotonic()
-            with self._told("cannot be opened"):
+            with self._reporting("cannot be opened"):
                 self._tracker = self._open(self._experiment)
         if self._tracker is not None:
-            with self._told(f"did not take version {line.version}"):
+            with self._reporting(f"did not take version {line.version}"):
                 self._tracker.write(*line)
-                self._tell(self._fault.recovered)
+                self._call_in_loop(self._fault.recovered)
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _reporting(self, what: str) -> Iterator[None]:
         """A tracker is third-party software with a network behind it: any exception of it is reported as its
         fault."""
         try:
             yield
         except Exception as error:
-            self._tell(self._fault.failed, f"{self._to} {what}: {type(error).__name__}: {error}")
+            self._call_in_loop(self._fault.failed, f"{self._to} {what}: {type(error).__name__}: {error}")
 
-    def _tell(self, what: Callable[..., None], *said: str) -> None:
+    def _call_in_loop(self, what: Callable[..., None], *said: str) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended before a tracker that hung
             self._loop.call_soon_threadsafe(what, *said)

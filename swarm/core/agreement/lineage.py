@@ -128,7 +128,7 @@ class Lineage:
         first = ancestry(end, lambda point: self.parents(point)[:1], since)
         return ancestry(end, self.parents, since)[1] - first[1]
 
-    def told(self, end: Point) -> Line:
+    def line_of(self, end: Point) -> Line:
         """The line of a release, for another peer: each version after the one before."""
         weights, groups, merges = list[Digest](), list[int](), list[tuple[int, int, Digest]]()
         point: Point | None = end if self.knows(end) else None

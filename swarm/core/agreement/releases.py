@@ -69,7 +69,7 @@ class Announced(NamedTuple):
 
     sealed: bytes
     """The frame that its publisher signed."""
-    heard: float
+    received: float
     """When it first arrived, in seconds of a monotonic clock."""
     live: bool
     """It came from its publisher, by gossip: it was released then. Repeated announcements may be old."""
@@ -113,7 +113,7 @@ class Releases:
         """Of each publisher, `keep` held releases and `keep` others are candidates; `patience` is in seconds;
         `ceiling(publisher)` is the highest version of a publisher that is believed now, and a release that is
         `denied` now is not believed either."""
-        self._heard: dict[Release, Announced] = {}
+        self._announced: dict[Release, Announced] = {}
         """The last ANNOUNCEMENTS * keep, in the order of arrival."""
         self._by_weights: dict[Digest, list[Release]] = {}
         """Weights -> the announcements of these: a peer looks for a way among them at each release."""
@@ -164,7 +164,7 @@ class Releases:
         one = self._candidates.get(_key(release))
         if one is not None and one.release == release:
             return one.sealed
-        return self._heard[release].sealed if release in self._heard else b""
+        return self._announced[release].sealed if release in self._announced else b""
 
     def age(self, release: Release, now: float, told: Callable[[Release], float]) -> float:
         """Seconds since a release, at `now` by the clock of `hear`; `told(release)` is its age by its
@@ -174,26 +174,26 @@ class Releases:
             each = {one: self._age_alone(one, now, told) for one in here}
             youngest = min(here, key=each.__getitem__)
             ages.append(each[youngest])
-            if (known := self._heard.get(youngest)) is not None and known.live:
+            if (known := self._announced.get(youngest)) is not None and known.live:
                 break
             here = self.known(youngest.version - 1, youngest.parent)
-        known = self._heard.get(release)
-        return max(min(ages), now - known.heard if known is not None else -math.inf)
+        known = self._announced.get(release)
+        return max(min(ages), now - known.received if known is not None else -math.inf)
 
     def _age_alone(self, release: Release, now: float, told: Callable[[Release], float]) -> float:
-        if (known := self._heard.get(release)) is None:
+        if (known := self._announced.get(release)) is None:
             return told(release)
-        since = now - known.heard
+        since = now - known.received
         return since if known.live else max(since, told(release))
 
     def receive(self, release: Release, sealed: bytes = b"", at: float = 0.0, live: bool = False) -> bool:
         """Record an announcement, as Announced. True when it is new; a release that waits for its next try is
         tried at once."""
-        if (before := self._heard.get(release)) is None:
+        if (before := self._announced.get(release)) is None:
             self._by_weights.setdefault(release.weights, []).append(release)
             before = Announced(sealed, at, live)
-        self._heard[release] = before._replace(sealed=sealed)
-        if len(self._heard) > ANNOUNCEMENTS * self._keep:
+        self._announced[release] = before._replace(sealed=sealed)
+        if len(self._announced) > ANNOUNCEMENTS * self._keep:
             self._forget_oldest()
         if release in self._disbelieved:
             return False
@@ -217,7 +217,7 @@ class Releases:
             return
         self._forget(one)
         for other in self.known(release.version, release.weights):
-            self.receive(other, self._heard[other].sealed)
+            self.receive(other, self._announced[other].sealed)
         if one.held and (left := self._candidates.get(_key(release))) is not None:
             left.held = True
 
@@ -344,8 +344,8 @@ class Releases:
         self._trim(publisher)
 
     def _forget_oldest(self) -> None:
-        oldest = next(iter(self._heard))
-        del self._heard[oldest]
+        oldest = next(iter(self._announced))
+        del self._announced[oldest]
         same = self._by_weights[oldest.weights]
         same.remove(oldest)
         if not same:

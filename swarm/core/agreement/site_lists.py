@@ -49,7 +49,7 @@ class Gathered:
     weights: Digest
     """Of the version that they start from."""
     named: dict[PeerId, Contribution] = field(default_factory=dict)
-    heard: dict[PeerId, float] = field(default_factory=dict)
+    received: dict[PeerId, float] = field(default_factory=dict)
     """When each was named here first."""
     norms: dict[PeerId, float] = field(default_factory=dict)
     """Of those that are here and can be added up."""
@@ -68,7 +68,7 @@ class Gathered:
             return f"weight {one.weight:g} and {one.groups} groups"
         said = self.displaced if one.learner in self.displaced else self.named
         known = said[one.learner] = said.get(one.learner) or one
-        self.heard.setdefault(one.learner, now)
+        self.received.setdefault(one.learner, now)
         return "" if known == one else f"a second one to version {one.version}: the first counts"
 
     def must_have(self, listed: Collection[ListEntry], version: int, now: float) -> bool:
@@ -86,7 +86,7 @@ class Gathered:
                 groups=one.groups,
                 weight=one.weight,
             )
-            self.heard[one.learner] = now
+            self.received[one.learner] = now
             self.norms.pop(one.learner, None)
             self.useless.discard(one.learner)
         return bool(news)
@@ -98,7 +98,7 @@ class Gathered:
                 known.pop(peer, None)
             self.useless.discard(peer)
             if one is None:
-                del self.heard[peer]
+                del self.received[peer]
             else:
                 self.named[peer] = one
         self.displaced.clear()
@@ -110,7 +110,8 @@ class Gathered:
     def awaited(self, now: float) -> bool:
         """Whether an announced contribution is on its way and not late."""
         return any(
-            now < self.heard[one.learner] + PATIENCE + one.size / BYTES_PER_SECOND for one in self.missing()
+            now < self.received[one.learner] + PATIENCE + one.size / BYTES_PER_SECOND
+            for one in self.missing()
         )
 
     def complete(self, expected: Collection[PeerId]) -> bool:

@@ -105,7 +105,7 @@ class TrainedLedger:
         """Of the groups of all steps that are remembered."""
         return set().union(*(marks_of(step.groups) for step in (*self.mine, *self._others.values())))
 
-    def told(self, since: int, announced: Iterable[Release]) -> list[TrainedStep]:
+    def report(self, since: int, announced: Iterable[Release]) -> list[TrainedStep]:
         """The report to another learner, from the step to version `since` on. An own step of an earlier life,
         whose weights are unknown, goes by those of an announced release that its round made."""
         made = named((step for step in self.mine if not step.weights), announced)
@@ -169,13 +169,13 @@ class TrainedLedger:
         if step.members and announced:
             return any(made_by(step.members, step.parent, release) for release in announced)
         others = bool(announced) and all(self._is_of_another(release) for release in announced)
-        return False if others or self._is_told(point, announced) else None
+        return False if others or self._are_groups_known(point, announced) else None
 
     def _is_of_another(self, release: Release) -> bool:
         """Whether another learner made it alone."""
         return release.learners == 1 and release.publisher != self._me
 
-    def _is_told(self, point: Point, announced: Sequence[Release]) -> bool:
+    def _are_groups_known(self, point: Point, announced: Sequence[Release]) -> bool:
         """Whether the groups of a release are known: another learner reported them, or its step was taken
         here."""
         return point in self._others or any(

@@ -1,6 +1,6 @@
 """Accusations of samplers by other learners: which ones are replayed here, and the consequences for accusers.
 
-    an accusation of a group --heard--> its case waits --judged, after this learner's replay--> agreed: the
+    an accusation of a group --record--> its case waits --judged, after this learner's replay--> agreed: the
         sampler is suspended here too        disagreed: its accusers are named
         undecided: no peer is blamed      --let go, for want of room--> a case again when it is repeated
 
@@ -51,7 +51,7 @@ class Opinion(StrEnum):
     UNDECIDED = "undecided"
 
 
-def speaks_alone(found: Weighed) -> bool:
+def is_conclusive(found: Weighed) -> bool:
     """Whether one group proves by itself that its sampler cheats: evidence that adds up over a sampler's
     groups, or takes two of them, is for each learner to find."""
     return found.off >= COUNT or found.claimed > 0
@@ -60,7 +60,7 @@ def speaks_alone(found: Weighed) -> bool:
 def opinion_of(found: Weighed, strict: Weighed) -> Opinion:
     """`found` is the replay weighed by the deviations allowed here, `strict` by the fewest that any learner
     allows: between the two an honest accuser may be right by its own hardware."""
-    if speaks_alone(found):
+    if is_conclusive(found):
         return Opinion.AGREED
     doubtful = found.off or strict.off or strict.claimed > 0 or found.deciding < DECIDING
     return Opinion.UNDECIDED if doubtful else Opinion.DISAGREED
@@ -97,7 +97,7 @@ class ClaimState:
 
 @dataclass(slots=True)
 class AccuserRecord:
-    heard: deque[float] = field(default_factory=lambda: deque(maxlen=PER_HOUR))
+    accused: deque[float] = field(default_factory=lambda: deque(maxlen=PER_HOUR))
     """Times of its last accusations, without those that were right."""
     wrong: deque[float] = field(default_factory=lambda: deque(maxlen=WRONG))
     """When its last false ones were."""
@@ -118,7 +118,7 @@ class Accusations:
         case = self._cases.get(claim)
         return case is not None and case.opinion is not None
 
-    def heard(self, accuser: PeerId, claim: Claim, now: float) -> ClaimState | None:
+    def record(self, accuser: PeerId, claim: Claim, now: float) -> ClaimState | None:
         """The case, which now names the accuser too; None where it is ignored, or repeated."""
         known = self._accusers.setdefault(accuser, AccuserRecord())
         case = self._cases.get(claim)
@@ -130,9 +130,9 @@ class Accusations:
         if case is None or case.opinion is None:
             at, times = case.counted.get(accuser, (now, TIMES)) if case is not None else (now, TIMES)
             if times == TIMES:
-                if len(known.heard) == PER_HOUR and now - known.heard[0] < HOUR:
+                if len(known.accused) == PER_HOUR and now - known.accused[0] < HOUR:
                     return None
-                known.heard.append(now)
+                known.accused.append(now)
                 at, times = now, 0
             case = self._open(claim)
             case.counted[accuser] = at, times + 1
@@ -181,8 +181,8 @@ class Accusations:
         case.unasked.clear()
         if opinion is Opinion.AGREED:
             for accuser, at in case.accusers.items():
-                if at in (heard := self._accusers[accuser].heard):
-                    heard.remove(at)
+                if at in (accused := self._accusers[accuser].accused):
+                    accused.remove(at)
         return case
 
     def false(self, accuser: PeerId, why: str, now: float) -> Suspension | None:

@@ -173,7 +173,7 @@ class ShardedLearner(BaseLearner):
         self._peak = max(answer.peak for answer in learned)
         both = [*zip(orders, learned, strict=True)]
         losses = [loss for order, answer in both for loss in self._losses(order, answer)]
-        said = {name: one for order, answer in both for name, one in _said(order, answer)}
+        said = {name: one for order, answer in both for name, one in _results_by_group(order, answer)}
         results = [said[group.id] for group in work.groups]
         return GradientResult(vector, losses, results, _cosine(learned) if len(results) > 1 else None)
 
@@ -317,7 +317,7 @@ def _cut(whole: Share, start: int, stop: int) -> Share:
     return Share(groups=whole.groups[part], prompts=whole.prompts[part], rewards=whole.rewards[part])
 
 
-def _said(order: Learn, answer: Learned) -> Iterator[tuple[str, GroupResult]]:
+def _results_by_group(order: Learn, answer: Learned) -> Iterator[tuple[str, GroupResult]]:
     """The id and results of each group of a rank."""
     shares = [share for half in order.halves for share in half if share.groups]
     for share, part in zip(shares, answer.parts, strict=True):

@@ -1,8 +1,9 @@
 """Streams past p2pd for parts of a round: TCP between two averager processes, with keys that went through it.
 
-    caller --p2pd--> Door: a ticket (port, name, a key for each direction), good once and for TICKET seconds
-    caller --TCP---> Door: the ticket's name; a greeting comes back, and records pass between the caller and
-                     the handler that p2pd's stream would have had
+    caller --p2pd--> TicketServer: a ticket (port, name, a key for each direction), good once and for TICKET
+                     seconds
+    caller --TCP---> TicketServer: the ticket's name; a greeting comes back, and records pass between the
+                     caller and the handler that p2pd's stream would have had
     record: length of the rest (4) | AES-256-GCM of the stream's bytes; nonces count the records
 
 p2pd takes more of the processor for the same bytes than all else (docs/network.md). libp2p proves to both
@@ -45,7 +46,7 @@ NAME, KEY = 16, 32
 """Bytes of a ticket's name, and of each of its keys."""
 
 GREETING = b"enter"
-"""A door's first bytes: at the address of a router, some other program may answer."""
+"""The first bytes from a TicketServer: at the address of a router, some other program may answer."""
 
 _LENGTH, _TICKET = struct.Struct("!I"), struct.Struct(f"!H{NAME}s{KEY}s{KEY}s")
 
@@ -82,7 +83,7 @@ class Ticket(NamedTuple):
         return _TICKET.pack(*self)
 
     async def enter(self, host: str) -> tuple[SealedReader, SealedWriter]:
-        """The stream that this ticket is for. Raises OSError, or EOFError where it is another's door."""
+        """The stream that this ticket is for. Raises OSError, or EOFError where another server answers."""
         reader, writer = await asyncio.open_connection(host, self.port)
         try:
             writer.write(self.name)
@@ -94,7 +95,7 @@ class Ticket(NamedTuple):
         return sealed, SealedWriter(writer, self.there)
 
 
-class Door:
+class TicketServer:
     """Accepts callers with a ticket."""
 
     def __init__(self) -> None:
@@ -102,7 +103,7 @@ class Door:
         self._expected: dict[bytes, tuple[Ticket, Any, Handler]] = {}
 
     @classmethod
-    async def opened(cls, host: str, port: int) -> Door:
+    async def opened(cls, host: str, port: int) -> TicketServer:
         """Listens there; port 0 is a free one. Raises OSError."""
         self = cls()
         # asyncio takes `::` for IPv6 alone, p2pd for both.

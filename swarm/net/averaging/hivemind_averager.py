@@ -50,7 +50,7 @@ from swarm.net.averaging.announcing import (
     read_announcement,
     tag,
 )
-from swarm.net.averaging.bypass import Door
+from swarm.net.averaging.bypass import TicketServer
 from swarm.net.averaging.codec import Codec
 from swarm.net.averaging.matching import Matching
 from swarm.net.averaging.messages import (
@@ -143,7 +143,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         )
         self._p2p.answers = lambda peer: peer in self._matching.invited
         if not setup.listen.dial_only:
-            self._p2p.door = await Door.opened(setup.listen.host, setup.listen.parts)
+            self._p2p.ticket_server = await TicketServer.opened(setup.listen.host, setup.listen.parts)
             await self._remove_stale()
             await self.add_p2p_handlers(self._p2p, namespace=setup.prefix)
         self._send(AveragerReady(str(self._p2p.peer_id)))
@@ -241,7 +241,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         order: Order,
         promise: asyncio.Future[Runner],
     ) -> RoundEnded:
-        told = self._told(group, invited, order)
+        told = self._announcements(group, invited, order)
         if why := self._opposed(told):
             self._conflict.forget()
             return RoundEnded(why, opposed=True)
@@ -289,16 +289,18 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             recipe=_recipe(claims, parts, out, part),
         )
 
-    def _told(self, group: GroupInfo, invited: frozenset[PeerID], order: Order) -> dict[PeerID, Announcement]:
+    def _announcements(
+        self, group: GroupInfo, invited: frozenset[PeerID], order: Order
+    ) -> dict[PeerID, Announcement]:
         """The announcements of a group's members. Raises MatchError."""
-        told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
+        found = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
         if (
-            len(told) < 2
-            or not set(told) <= {self._p2p.peer_id, *invited}
-            or any((one.v, one.weights) != (order.version, order.weights) for one in told.values())
+            len(found) < 2
+            or not set(found) <= {self._p2p.peer_id, *invited}
+            or any((one.v, one.weights) != (order.version, order.weights) for one in found.values())
         ):
             raise MatchError("the group holds a peer that was not invited or is at another version")
-        return told
+        return found
 
     def _note(self, runner: Runner, told: Mapping[PeerID, Announcement]) -> None:
         """Remember a round's findings about its members."""

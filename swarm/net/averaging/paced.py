@@ -1,13 +1,13 @@
 """hivemind's streams of a learner: which are accepted, which way parts of a round go, and at what pace.
 
     stream of a peer that is not invited --> closed, nothing of it is read
-    part --> PacedWriter --pieces--> the peer's door, or p2pd --> ... --pieces--> PacedReader --> part
+    part --> PacedWriter --pieces--> its ticket server, or p2pd --> ... --pieces--> PacedReader --> part
 
 Parts go past p2pd (swarm.net.averaging.bypass) where the last round was fast, and the other one gives a
-ticket and its door is reached; where not, as behind a router or over a relay, through p2pd. Only streams that
-carry parts are paced: messages of matching are small and must not wait. A reader that reads slowly holds its
-sender back once the buffers between them are full (some hundred KiB). Not handled here: the pace
-(swarm.net.rate).
+ticket and its ticket server is reached; where not, as behind a router or over a relay, through p2pd. Only
+streams that carry parts are paced: messages of matching are small and must not wait. A reader that reads
+slowly holds its sender back once the buffers between them are full (some hundred KiB). Not handled here: the
+pace (swarm.net.rate).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 
-from swarm.net.averaging.bypass import TICKET_SIZE, Door, Handler, PartReader, Ticket
+from swarm.net.averaging.bypass import TICKET_SIZE, Handler, PartReader, Ticket, TicketServer
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
 
 log = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ TICKETS = "_ticket"
 """Ends the name of the stream that gives a ticket for one of parts."""
 
 KNOCK = 1.5
-"""Seconds to get a ticket, and to reach the door with it: less than after which its peer misses a part."""
+"""Seconds to get a ticket, and to reach its server: less than after which its peer misses a part."""
 
 SHUT = 600.0
-"""Seconds in which a door that was not reached is not tried again."""
+"""Seconds in which a ticket server that was not reached is not tried again."""
 
 FAST = 16_000_000
 """Bytes a second that a member gets in a round of fast lines, and sends: parts of the next one go past p2pd,
@@ -98,12 +98,12 @@ class PacedWriter:
 
 
 class PacedP2P(P2P):  # type: ignore[misc]
-    """Made by `replicate`; then `limits` may be set, and `answers`, and a door be opened."""
+    """Made by `replicate`; then `limits` may be set, and `answers`, and `ticket_server`."""
 
     limits: RateLimits = UNLIMITED
     answers: Callable[[PeerID], bool] = staticmethod(lambda peer: True)
     """Peers whose streams are accepted; others' are closed."""
-    door: Door | None = None
+    ticket_server: TicketServer | None = None
     """Where parts come in past p2pd."""
     carried = 0
     """Bytes a second each way in the last round; 0: there was none, or it broke."""
@@ -111,9 +111,9 @@ class PacedP2P(P2P):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._shut: dict[PeerID, float] = {}
-        """Peer with an unreachable door -> loop time until which it is not tried."""
+        """Peer with an unreachable ticket server -> loop time until which it is not tried."""
         self.through = set[PeerID]()
-        """Peers whose doors were tried last, without success."""
+        """Peers whose ticket servers were tried last, without success."""
 
     async def call_binary_stream_handler(self, peer_id: PeerID, handler_name: str) -> tuple[Any, Any, Any]:
         if not _carries_parts(handler_name):
@@ -155,18 +155,18 @@ class PacedP2P(P2P):  # type: ignore[misc]
             await paced(info, PartReader(reader, writer), writer)
 
         await super().add_binary_stream_handler(name, self._answered(through), balanced=balanced)
-        if (door := self.door) is None:
+        if (ticket_server := self.ticket_server) is None:
             return None
 
         async def give(info: Any, reader: Any, writer: Any) -> None:
             with contextlib.closing(writer):
-                writer.write(door.ticket(info, self._answered(paced)).packed())
+                writer.write(ticket_server.ticket(info, self._answered(paced)).packed())
                 await writer.drain()
 
         await super().add_binary_stream_handler(name + TICKETS, self._answered(give), balanced=balanced)
 
     async def remove_binary_stream_handler(self, name: str) -> None:
-        for one in registered(name) if self.door is not None else (name,):
+        for one in registered(name) if self.ticket_server is not None else (name,):
             await super().remove_binary_stream_handler(one)
 
     def _answered(self, handler: Handler) -> Handler:
@@ -182,7 +182,7 @@ class PacedP2P(P2P):  # type: ignore[misc]
 
 
 def registered(name: str) -> tuple[str, ...]:
-    """All streams that are taken for a handler of this name where there is a door."""
+    """All streams that are taken for a handler of this name where there is a ticket server."""
     return (name, name + TICKETS) if _carries_parts(name) else (name,)
 
 

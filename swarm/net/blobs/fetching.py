@@ -151,7 +151,7 @@ class Fetch:
                 await self._look()
             for source in self._sources.values():
                 tasks += [question.task for question in source.under if question.task is not None]
-                tasks += [source.told] if source.told is not None else []
+                tasks += [source.query] if source.query is not None else []
             for task in tasks:
                 task.cancel()
         if self._failure is not None:
@@ -207,11 +207,13 @@ class Fetch:
     def _ask_for_list(self, group: asyncio.TaskGroup) -> None:
         """From two sources at a time, and one more whenever none has answered for a while."""
         now = asyncio.get_running_loop().time()
-        free = 2 + int((now - self._moved) / LOOK) - sum(source.told is not None for source in self._alive())
+        free = 2 + int((now - self._moved) / LOOK) - sum(source.query is not None for source in self._alive())
         for source in self._alive():
-            if source.told is None and source.rest_until <= now and free > 0:
+            if source.query is None and source.rest_until <= now and free > 0:
                 free -= 1
-                source.told = group.create_task(self._learn(source, BlockQuery(root=self._root, leaves=True)))
+                source.query = group.create_task(
+                    self._learn(source, BlockQuery(root=self._root, leaves=True))
+                )
 
     def _ask_for_blocks(self, group: asyncio.TaskGroup) -> None:
         now, alive = asyncio.get_running_loop().time(), self._alive()
@@ -231,14 +233,14 @@ class Fetch:
         left = free(self._lacking, [question for question in questions if now < question.began + LATE])
         more = too_few(alive, self._lacking, now)
         for source in ready:
-            if source.told is not None:
+            if source.query is not None:
                 continue
             if source.known:
                 due = left and len(questions) < AT_ONCE and not source.has & left
             elif due := more > 0:
                 more, source.asked = more - 1, now
             if due:
-                source.told = group.create_task(self._learn(source, self._news_of(source)))
+                source.query = group.create_task(self._learn(source, self._news_of(source)))
 
     def _news_of(self, source: BlockSource) -> BlockQuery:
         """The request for its list of blocks, answered once it has more of those missing here."""
@@ -281,7 +283,7 @@ class Fetch:
         except NetError as error:
             source.failed(str(error), began, loop.time(), self._rng)
         else:
-            source.says(holding)
+            source.answered(holding)
             for fellow in holding.fellows:
                 self.join(fellow.peer, fellow.addresses)
             return holding
@@ -296,7 +298,7 @@ class Fetch:
         try:
             holding = await self._send(source, held(self._service), query, TOLD, None)
         finally:
-            source.told = None
+            source.query = None
             self._wake.set()
         if holding is None:
             return

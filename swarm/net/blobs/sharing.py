@@ -207,15 +207,15 @@ class Sharing:
         self.turns = AnswerTurns()
 
     async def serve(self) -> None:
-        await self._mail.serve(held(self._service), self._tell, AnswerTurns(TELLING))
+        await self._mail.serve(held(self._service), self._answer, AnswerTurns(TELLING))
         await self._mail.serve(self._service, self._give, self.turns)
 
-    async def _tell(self, sender: PeerId, message: bytes) -> bytes:
+    async def _answer(self, sender: PeerId, message: bytes) -> bytes:
         query, shared = self._open(sender, message)
         if query.seen is not None:
             await shared.news(query.seen, query.wanted)
-        told = leaf_list(shared.leaves) if query.leaves and len(shared.leaves) > 1 else b""
-        return encode(Holding(has=shared.bitmap, fellows=self._fellows(sender, query, shared), leaves=told))
+        leaves = leaf_list(shared.leaves) if query.leaves and len(shared.leaves) > 1 else b""
+        return encode(Holding(has=shared.bitmap, fellows=self._fellows(sender, query, shared), leaves=leaves))
 
     async def _give(self, sender: PeerId, message: bytes) -> bytes:
         query, shared = self._open(sender, message)

@@ -82,7 +82,7 @@ class BlockSource:
     """It has sent its list of blocks."""
     asked: float = -math.inf
     """When it was last asked for the list, before it has sent one."""
-    told: asyncio.Task[None] | None = None
+    query: asyncio.Task[None] | None = None
     """The open request for its list."""
     under: list[Question] = field(default_factory=list)
     """Those for blocks, the oldest first."""
@@ -116,7 +116,7 @@ class BlockSource:
         oldest = now - self.under[0].began if self.under else 0.0
         return (len(self.under) + 1) * max(self.pace or usual, oldest)
 
-    def says(self, holding: Holding) -> None:
+    def answered(self, holding: Holding) -> None:
         """It answered."""
         self.strikes, self.known = 0, True
         self.has = ALL if holding.has is None else int.from_bytes(holding.has, "little")

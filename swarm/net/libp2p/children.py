@@ -105,14 +105,14 @@ class NodeChildren:
 
     async def locate(self, daemon: Daemon) -> None:
         """Ask p2pd where it listens now: a machine's addresses change. Raises Unreachable or Silent."""
-        found, said = await daemon.identify(), announced(self._listen, self.port)
+        found, configured = await daemon.identify(), announced(self._listen, self.port)
         hosts = {host for address in found if (host := _ip(address)) is not None}
         here = frozenset(host for host in hosts if is_here(host))
         # others told p2pd of an address that the machine had, and it keeps naming it
         gone = (self._once_here & hosts) - here
         self._once_here = here | gone
         kept = [address for address in found if _ip(address) not in gone]
-        self.addresses = _told(self._me, said, kept)
+        self.addresses = _addresses_to_announce(self._me, configured, kept)
 
     def _have_port(self) -> None:
         """Another one where a program took mine, unless the settings name it. Raises PortTaken."""
@@ -183,14 +183,14 @@ def _ip(address: str) -> str | None:
     return rest.partition("/")[0] if kind in ("ip4", "ip6") else None
 
 
-def _told(me: PeerId, said: Sequence[str], found: Sequence[str]) -> tuple[str, ...]:
+def _addresses_to_announce(me: PeerId, configured: Sequence[str], found: Sequence[str]) -> tuple[str, ...]:
     """The addresses to announce: those of the settings, else TCP ones that p2pd found, loopback last."""
-    said = said or [
+    configured = configured or [
         address
         for address in found
         if "/tcp/" in address and not address.endswith(("/ws", "/wss")) and not address.startswith(LINK_LOCAL)
     ]
-    texts = [address if address.endswith(f"/p2p/{me}") else f"{address}/p2p/{me}" for address in said]
+    texts = [address if address.endswith(f"/p2p/{me}") else f"{address}/p2p/{me}" for address in configured]
     local = ("/ip4/127.", "/ip6/::1/")
     return tuple(
         sorted(

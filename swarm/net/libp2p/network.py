@@ -171,7 +171,7 @@ class Network:
     def bootstrap_peers(self) -> frozenset[PeerId]:
         return frozenset(address.peer for address in self._bootstrap)
 
-    def told(self, peer: PeerId) -> list[str]:
+    def addresses_of(self, peer: PeerId) -> list[str]:
         """A peer's addresses, by the bootstrap addresses, itself, or else others."""
         first = [address.text for address in self._bootstrap if address.peer == peer]
         return [*(self._addresses.get(peer) or self._hints.get(peer, ())), *first]
@@ -206,7 +206,7 @@ class Network:
 
     async def _enter(self, dialled: Dialled) -> str:
         """Which addresses failed, and how; empty when there is a connection or no known peer."""
-        met = [address for peer in self._addresses if peer != self._me for address in self._told(peer)]
+        met = [address for peer in self._addresses if peer != self._me for address in self._to_dial(peer)]
         wanted = list(dict.fromkeys([*self._bootstrap, *met]))
         line = await self._children.line()
 
@@ -228,7 +228,9 @@ class Network:
         """Dial those of these peers that are not connected, all at once, by the addresses that they
         announced."""
         missing = [peer for peer in peers if peer not in self.peers]
-        await self._reach(await self._children.line(), [one for peer in missing for one in self._told(peer)])
+        await self._reach(
+            await self._children.line(), [one for peer in missing for one in self._to_dial(peer)]
+        )
 
     async def greet(self, peers: frozenset[PeerId]) -> Greeted:
         """Make connected peers known to the DHT, if it stands."""
@@ -251,13 +253,13 @@ class Network:
         self.peers = await line.connected()
         if peer in self.peers:
             return
-        told = self._told(peer)
+        addresses = self._to_dial(peer)
         try:
             async with asyncio.timeout(timeout):
-                reasons = await until_reached(line.reach, told)
+                reasons = await until_reached(line.reach, addresses)
         except TimeoutError:
             reasons = [f"timed out after {timeout:g} s"]
-        if told and all(reasons):
+        if addresses and all(reasons):
             raise Unreachable("; ".join(reasons))
 
     # --- found again ----------------------------------------------------------------------------------------
@@ -288,7 +290,7 @@ class Network:
             self.peers = await line.connected()
         await self.greet(self.peers - self._known)
         self._known = self.peers
-        await self._be_heard(line)
+        await self._reach_subscribers(line)
         if self._lost_at is not None and self.peers:
             seconds, self._lost_at = time.monotonic() - self._lost_at, None
             self._report(Part.NETWORK, f"connected again with {some(len(self.peers), 'peer')}", seconds)
@@ -296,10 +298,10 @@ class Network:
     async def _follow_address(self, line: Daemon) -> None:
         """Where this machine has lost an address, hang up on peers that do not answer: a connection from
         there is dead, and p2pd keeps it for 40 seconds more."""
-        way, told = self._here
+        way, before = self._here
         await self._children.locate(line)
         self._here = way_out(), self._children.addresses
-        if {*told} <= {*self._here[1]} and way in (None, self._here[0]):
+        if {*before} <= {*self._here[1]} and way in (None, self._here[0]):
             return
         peers = sorted(self.peers)
         answers = await asyncio.gather(*(_answers(line, peer) for peer in peers))
@@ -322,17 +324,17 @@ class Network:
     async def _mend_gossip(self, line: Daemon) -> None:
         """Hang up on a peer to which no gossip goes, and dial it anew where it announced an address."""
         mute = await self._gossip.mute(line, self.peers - line.relayed)
-        if told := [peer for peer in mute if self._told(peer)]:
-            await self._dial_anew(line, told)
+        if known := [peer for peer in mute if self._to_dial(peer)]:
+            await self._dial_anew(line, known)
 
     async def _dial_anew(self, line: Daemon, peers: Sequence[PeerId]) -> None:
         self.peers -= {*peers}
         for peer in peers:
             await line.disconnect(peer)
-        await self._reach(line, [one for peer in peers for one in self._told(peer)])
+        await self._reach(line, [one for peer in peers for one in self._to_dial(peer)])
         self.peers = await line.connected()
 
-    async def _be_heard(self, line: Daemon) -> None:
+    async def _reach_subscribers(self, line: Daemon) -> None:
         """Where no peer subscribes to messages published here, connect anew with the bootstrap peers, which
         then repeat their subscriptions: p2pd sends them once a connection, and when the stream for them
         fails, all published messages are lost.
@@ -360,7 +362,7 @@ class Network:
         wanted = [*missing[:SOME]]
         if not self.peers:
             some = random.sample([*self._addresses], min(SOME, len(self._addresses)))
-            wanted += [address for peer in some if peer != self._me for address in self._told(peer)]
+            wanted += [address for peer in some if peer != self._me for address in self._to_dial(peer)]
         await self._reach(line, wanted)
 
     async def _reach(self, line: Daemon, wanted: Sequence[Address]) -> None:
@@ -368,11 +370,11 @@ class Network:
         for address, why in zip(wanted, reasons, strict=True):
             log.debug("dialled %s: %s", address.text, why or "connected")
 
-    def _told(self, peer: PeerId) -> list[Address]:
+    def _to_dial(self, peer: PeerId) -> list[Address]:
         """A peer's announced addresses, or else those that others reported, as far as they are its own. One
         of another private network is left out where there is another way: the same address may belong to
         another machine here."""
-        parsed = map(Address.parse, self.told(peer))
+        parsed = map(Address.parse, self.addresses_of(peer))
         found = [address for address in parsed if address is not None and address.peer == peer]
         mine = [one for text in self._children.addresses if (one := Address.parse(text)) is not None]
         far = [one for one in found if one.scope is Scope.PRIVATE and not one.relayed]

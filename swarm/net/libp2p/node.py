@@ -189,7 +189,7 @@ class Node:
             tasks.create_task(self._supervisor.watch(), name="children of the node")
             tasks.create_task(self.network.watch(), name="network of the node")
             tasks.create_task(self._tidy(), name="idle streams of the node")
-            tasks.create_task(self._tell_members(), name="members of the node's board")
+            tasks.create_task(self._pass_members(), name="members of the node's board")
             tasks.create_task(self._hang_up_on_offenders(), name="offenders at the node")
 
     async def close(self) -> None:
@@ -284,9 +284,9 @@ class Node:
         with contextlib.suppress(NetError):
             await (await self.line()).disconnect(peer)
 
-    async def _tell_members(self) -> None:
+    async def _pass_members(self) -> None:
         while True:
-            new = await self.board.tell_members()
+            new = await self.board.pass_members()
             with contextlib.suppress(Silent):  # the board's next call reports it
                 await self.network.greet(self.network.peers & new)
             await asyncio.sleep(MEMBERS_SECONDS)

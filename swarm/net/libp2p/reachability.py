@@ -5,7 +5,7 @@
     Circuits (swarm.net.libp2p.circuits) carries the connections of others, where this peer can be dialled
 
 A peer that is asked dials only hosts from which the asker is connected: no peer can be made to knock at a
-third one's door. Invariant: announced addresses are ordered by from how far they can be dialled. Not handled:
+third one's port. Invariant: announced addresses are ordered by from how far they can be dialled. Not handled:
 holes in NATs, a port that the router maps (peer.listen.upnp).
 """
 
@@ -164,17 +164,17 @@ class Reachability:
             raise Refused("this peer cannot be dialled itself")
         if not await self._seen(sender):
             raise Refused("you are connected over a relay yourself")
-        told = tuple(text for text in self.addresses() if "/p2p-circuit/" not in text)[:ADDRESSES]
-        return wire.encode(Reserved(seconds=self._circuits.reserve(sender), addresses=told))
+        shown = tuple(text for text in self.addresses() if "/p2p-circuit/" not in text)[:ADDRESSES]
+        return wire.encode(Reserved(seconds=self._circuits.reserve(sender), addresses=shown))
 
     async def _seen(self, peer: PeerId) -> tuple[str, ...]:
         return (await (await self._line()).direct()).get(peer, ())
 
     # --- service by others ----------------------------------------------------------------------------------
 
-    async def watch(self, mail: Mail, told: Callable[[str], None]) -> None:
+    async def watch(self, mail: Mail, changed: Callable[[str], None]) -> None:
         """Run for ever: find out whether this peer can be dialled, and keep reservations where it cannot.
-        `told(sentence)` is called when that changes."""
+        `changed(sentence)` is called when that changes."""
         before = ""
         while True:
             try:
@@ -182,20 +182,20 @@ class Reachability:
             except NetError as error:
                 log.debug("p2pd was replaced meanwhile: %s", error)
             self._looked.set()
-            if (now := self.said()) != before:
+            if (now := self.description()) != before:
                 before = now
-                told(now)
+                changed(now)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def settled(self) -> None:
         """Return when the peers connected at the start have been asked."""
         await self._looked.wait()
 
-    def said(self) -> str:
+    def description(self) -> str:
         """How others reach this peer, where they cannot dial it; empty where they can, or that is unknown."""
         if self.open is not False:
             return ""
-        why = next((one.why for told in self.answers.values() for one in told.dialled if one.why), "")
+        why = next((one.why for answer in self.answers.values() for one in answer.dialled if one.why), "")
         what = f"others cannot dial this peer ({why})" if why else "others cannot dial this peer"
         if count := len(self._reservations):
             return f"{what}: they reach it over {'another peer' if count == 1 else f'{count} other peers'}"
@@ -221,8 +221,8 @@ class Reachability:
         ports = dict.fromkeys(one.port for text in self._own() if (one := Address.parse(text)) is not None)
         question = wire.encode(DialQuery(ports=tuple(ports)[:ADDRESSES]))
         asked = order[:WITNESSES]
-        said = await asyncio.gather(*(self._asked(mail, peer, question) for peer in asked))
-        self.answers = {peer: one for peer, one in zip(asked, said, strict=True) if one is not None}
+        results = await asyncio.gather(*(self._asked(mail, peer, question) for peer in asked))
+        self.answers = {peer: one for peer, one in zip(asked, results, strict=True) if one is not None}
         answers = self.answers.values()
         reached = [one.address for answer in answers for one in answer.dialled if not one.why]
         self._reached = tuple(one for one in dict.fromkeys(reached) if self._is_mine(one))
@@ -257,18 +257,18 @@ class Reachability:
     async def _reserved(self, mail: Mail, peer: PeerId, ends: Sequence[str]) -> Reservation | None:
         try:
             answer = await mail.send(peer, Service.RELAY, b"", timeout=ASK_SECONDS)
-            told = wire.decode(answer, Reserved)
+            reserved = wire.decode(answer, Reserved)
         except (NetError, wire.WireError) as error:
             log.debug("%s is no relay for me: %s", peer, error)
             return None
-        found = [Address.parse(text) for text in (*self._network.told(peer), *told.addresses)]
+        found = [Address.parse(text) for text in (*self._network.addresses_of(peer), *reserved.addresses)]
         own = [one for one in found if one is not None and one.peer == peer and not one.relayed]
         # The address by which this peer is connected with it works; else the widest that it announces.
         own.sort(key=lambda one: (not any(one.text.startswith(f"{end}/") for end in ends), one.scope))
         if not own:
             return None
         address = f"{own[0].text}/p2p-circuit/p2p/{self._me}"
-        return Reservation(address, time.monotonic() + max(told.seconds / 2, LOOK_SECONDS))
+        return Reservation(address, time.monotonic() + max(reserved.seconds / 2, LOOK_SECONDS))
 
 
 def _reaches(answer: DialAnswer) -> bool:

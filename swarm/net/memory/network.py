@@ -30,7 +30,7 @@ from swarm.core.gradient_checks.norm_screening import Usual
 from swarm.core.gradient_checks.opposition import Opposition
 from swarm.limits import EVENT_LIMIT, FRAME_LIMIT, REASON_LIMIT, RECORD_LIMIT, RECORD_SECONDS, cut
 from swarm.net.memory.links import Alone, Dials, Links, Passage
-from swarm.net.memory.rounds import Hands, Meetings, RoundHistory, Said, Waits
+from swarm.net.memory.rounds import Hands, Meetings, MemberAnnouncements, RoundHistory, Waits
 from swarm.net.messaging.gossip import QUEUE
 from swarm.net.ports import (
     NOTHING_CAME,
@@ -514,17 +514,17 @@ class MemoryAverager:
         self._network = network
         self._me = me
         self._kept = RoundHistory(Usual(), Opposition())
-        self._said = Said()
+        self._announced = MemberAnnouncements()
 
     def check(self, against: Collection[PeerId], key: int) -> None:
-        self._said = self._said._replace(against=frozenset(against), key=key)
+        self._announced = self._announced._replace(against=frozenset(against), key=key)
 
     def gone(self, peers: Collection[PeerId]) -> None:
         self._network.rounds.gone(self._me, peers)
 
     def hand_out(self, hands: Hands) -> None:
         """Hand out from now on something else than the means that I reduce."""
-        self._said = self._said._replace(hands=hands)
+        self._announced = self._announced._replace(hands=hands)
 
     async def average(
         self,
@@ -537,7 +537,7 @@ class MemoryAverager:
         weights: str = "",
         patience: float = 0.0,
     ) -> Average | None:
-        said = self._said._replace(marks=marks)
+        announced = self._announced._replace(marks=marks)
         return await self._network.rounds.average(
             self._me,
             self._kept,
@@ -546,7 +546,7 @@ class MemoryAverager:
             weight,
             peers,
             Waits(deadline, patience),
-            said,
+            announced,
         )
 
 

@@ -52,7 +52,7 @@ Hands = Callable[[PeerId, "torch.Tensor"], "torch.Tensor"]
 """A member, the mean of the values that I reduce -> what I hand to it instead."""
 
 
-class Said(NamedTuple):
+class MemberAnnouncements(NamedTuple):
     """A member's announcements beside its tensors: see the Averager port."""
 
     marks: bytes = b""
@@ -86,7 +86,7 @@ class Seat:
     claim: AnnouncedNorm
     kept: RoundHistory
     expects: frozenset[PeerId]
-    said: Said
+    announced: MemberAnnouncements
     window: float
     """Loop time until which it waits for others."""
 
@@ -242,16 +242,16 @@ class Meeting:
             self._conflict.forget()
             self._break(why, Opposed)
             return
-        named: dict[str, Collection[str]] = {seat.peer: members & seat.said.against for seat in seats}
+        named: dict[str, Collection[str]] = {seat.peer: members & seat.announced.against for seat in seats}
         against = {*self._opposition.against(members), *left_out(named)}
         out = [k for k, seat in enumerate(seats) if seat.peer in against]
-        claims = once([seat.claim for seat in seats], [seat.said.marks for seat in seats], out)
+        claims = once([seat.claim for seat in seats], [seat.announced.marks for seat in seats], out)
         if not sum(claim.weight for claim in claims) > 0:
             self._break("the members' weights sum to nothing")
             return
         judged, reduced = screened_weights(claims, self._groups), self._reduced()
         sketches = {seat.peer: _sketches(seat, seats) for seat in seats}
-        told = [flat(seat.tensors) for seat in seats] if any(seat.said.hands for seat in seats) else []
+        told = [flat(seat.tensors) for seat in seats] if any(seat.announced.hands for seat in seats) else []
         shares, cosines = _average(seats, judged, out)
         if told:
             _handed(seats, told, judged, spans(reduced, len(told[0])), largest_mean_norm(claims, judged))
@@ -261,7 +261,7 @@ class Meeting:
         now = asyncio.get_running_loop().time()
         scaled = {seat.peer: share for seat, share in zip(seats, shares, strict=True) if share < 1}
         marks = {
-            seat.peer: seat.said.marks for seat, one in zip(seats, claims, strict=True) if one.weight > 0
+            seat.peer: seat.announced.marks for seat, one in zip(seats, claims, strict=True) if one.weight > 0
         }
         for seat in seats:
             mine = reduced[seat.peer]
@@ -313,7 +313,7 @@ class Meetings:
         weight: float,
         peers: Collection[PeerId],
         waits: Waits,
-        said: Said,
+        announced: MemberAnnouncements,
     ) -> Average | None:
         """The Averager port's contract, on behalf of `me`, whose memory of its rounds is `kept`; `at` is a
         version and its weights."""
@@ -324,7 +324,13 @@ class Meetings:
             raise NotFinite(f"version {at[0]}: my own tensors are not finite")
         window = asyncio.get_running_loop().time() + self._settings.match + waits.patience
         seat = Seat(
-            me, tensors, AnnouncedNorm(weight, mine, kept.usual.norm()), kept, frozenset(peers), said, window
+            me,
+            tensors,
+            AnnouncedNorm(weight, mine, kept.usual.norm()),
+            kept,
+            frozenset(peers),
+            announced,
+            window,
         )
         meeting = self._seat(at, seat)
         timer = asyncio.get_running_loop().call_later(waits.deadline, meeting.leave, seat, "ran out of time")
@@ -380,7 +386,7 @@ def _handed(
 ) -> None:
     """Give each the means that the reducers hand to it, in place of the mean that all have. `parts`: the
     seats' tensors; `largest`: the largest norm of a mean."""
-    hands = {seat.peer: seat.said.hands for seat in seats if seat.said.hands is not None}
+    hands = {seat.peer: seat.announced.hands for seat in seats if seat.announced.hands is not None}
     total = sum(one.weight for one in judged)
     for seat, part, one in zip(seats, parts, judged, strict=True):
         has = hand_out(seat.peer, seat.tensors, hands, cut, largest)
@@ -390,13 +396,13 @@ def _handed(
 
 def _sketches(seat: Seat, seats: Sequence[Seat]) -> Sketches | None:
     """The sketches of the others' values that a member asked for: here all of them reach every member."""
-    if not seat.said.key:
+    if not seat.announced.key:
         return None
     import torch
 
     from swarm.net.averaging import sketch
 
-    found = sketch.Sketches(seat.said.key, [(0, sum(each.numel() for each in seat.tensors))], {})
+    found = sketch.Sketches(seat.announced.key, [(0, sum(each.numel() for each in seat.tensors))], {})
     others = [each for each in seats if each is not seat]
     flat = {each.peer: torch.cat([part.reshape(-1) for part in each.tensors]) for each in others}
     return found._replace(members={peer: found.of(vector) for peer, vector in flat.items()})

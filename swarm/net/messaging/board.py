@@ -205,19 +205,19 @@ class DhtBoard:
         self._keys = frozenset(guard.allowed_keys(node.run))
         self._members: Callable[[], Iterable[PeerId]] = tuple
         self._closed = False
-        self._told: tuple[Dht | None, frozenset[PeerId]] = None, frozenset()
+        self._passed: tuple[Dht | None, frozenset[PeerId]] = None, frozenset()
 
     def prefer(self, members: Callable[[], Iterable[PeerId]], closed: bool = False) -> None:
         """Keep the records of these peers before others' from now on, as many as a key has; where it is
         `closed` no other peer finds or stores anything here."""
         self._members, self._closed = members, closed
 
-    async def tell_members(self) -> frozenset[PeerId]:
+    async def pass_members(self) -> frozenset[PeerId]:
         """Pass the members to the current DHT. Returns those that a closed one answers from now on: they are
         no neighbours yet."""
         most = REMEMBERED if self._closed else guard.SUBKEYS
         dht, members = await self._node.live_dht(), frozenset(islice(self._members(), most))
-        before, known = self._told
+        before, known = self._passed
         if (before, known) == (dht, members):
             return frozenset()
         found = [base58.b58decode(peer) for peer in sorted(members)]
@@ -225,7 +225,7 @@ class DhtBoard:
             some = found[start : start + AT_ONCE]
             if not await self._ask(_know, some, start == 0, self._closed, otherwise=False):
                 return frozenset()
-        self._told = dht, members
+        self._passed = dht, members
         if not self._closed or not await self._ask(_part, otherwise=False):
             return frozenset()
         return members if before is not dht else members - known

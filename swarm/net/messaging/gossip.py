@@ -111,7 +111,7 @@ class PubSub:
         if author == self._me or not self._gate(author, len(data)):
             return
         if topic.startswith(self._beats):
-            self._mute.heard(author)
+            self._mute.on_beat(author)
         inbox.push((author, data))
 
 
@@ -175,14 +175,14 @@ class Mute:
     def __init__(self) -> None:
         self._peers: Set[PeerId] = frozenset()
         """Connected ones, as of the last look."""
-        self._heard = set[PeerId]()
+        self._beating = set[PeerId]()
         """Those of them that sent a heartbeat since they are connected."""
         self._waiting: dict[PeerId, NoSubscriber] = {}
 
-    def heard(self, author: PeerId) -> None:
+    def on_beat(self, author: PeerId) -> None:
         """A peer sent a heartbeat, and therefore subscribes to those of others."""
         if author in self._peers:
-            self._heard.add(author)
+            self._beating.add(author)
 
     def due(
         self, peers: Set[PeerId], streams: Set[PeerId], listeners: Set[PeerId], now: float
@@ -190,7 +190,7 @@ class Mute:
         """Of these connected peers, those with which to connect anew. `streams`: peers to which p2pd has a
         stream; `listeners`: subscribers to heartbeats, as p2pd knows."""
         self._peers = peers
-        self._heard &= peers
-        mute = (peers - streams) | (self._heard - listeners)
+        self._beating &= peers
+        mute = (peers - streams) | (self._beating - listeners)
         self._waiting = {peer: self._waiting.get(peer) or NoSubscriber(MUTE_SECONDS) for peer in mute}
         return [peer for peer, one in self._waiting.items() if one.due(now)]

@@ -308,9 +308,9 @@ class DataSet:
                 answers.add(content, str(answer))
             yield UsableRow(number - 1, content)
         if lost.rows == number:
-            raise TaskError(f"{self.environment} has no row that can be used: {lost.said(number)}")
+            raise TaskError(f"{self.environment} has no row that can be used: {lost.summary(number)}")
         if lost.rows:
-            say(f"{self.environment}: left out are {lost.said(number)}")
+            say(f"{self.environment}: left out are {lost.summary(number)}")
         if answers.contradicted >= SHARED * number:
             say(
                 f"{self.environment}: {answers.contradicted} of {number} rows have the prompt of another row,"
@@ -340,7 +340,7 @@ class _Lost:
         self._counts[str(why)] += 1
         self._first.setdefault(str(why), f"row {row}" + (f", {why.where}" if why.where else ""))
 
-    def said(self, of: int) -> str:
+    def summary(self, of: int) -> str:
         """`7 of 107 rows: 7 without text in 'answer' (the first is row 3)`."""
         told = self._counts.most_common(REASONS)
         whys = ", ".join(f"{count} {why} (the first is {self._first[why]})" for why, count in told)

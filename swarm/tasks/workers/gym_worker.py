@@ -67,12 +67,15 @@ def problem(name: str, seed: int, options: Options) -> str:
 
 def training(name: str, seed: int, options: Options, index: int) -> tuple[str, str]:
     """(question, answer)"""
-    return _words(_exercise(name, seed, options, index))
+    return _question_and_answer(_exercise(name, seed, options, index))
 
 
 def held_out(name: str, seed: int, options: Options, first: int, n: int) -> list[tuple[str, str]]:
     """Held-out ones from `first` to `first` + n, or as far as there are any."""
-    return [_words(exercise) for exercise in _walked(name, seed, _frozen(options)).first(first + n)[first:]]
+    return [
+        _question_and_answer(exercise)
+        for exercise in _walked(name, seed, _frozen(options)).first(first + n)[first:]
+    ]
 
 
 def scores(
@@ -153,5 +156,5 @@ def _is_held_out(exercise: Exercise) -> bool:
     return hashlib.blake2b(str(exercise["question"]).encode(), digest_size=1).digest()[0] % HELD_OUT == 0
 
 
-def _words(exercise: Exercise) -> tuple[str, str]:
+def _question_and_answer(exercise: Exercise) -> tuple[str, str]:
     return str(exercise["question"]), str(exercise["answer"] if exercise["answer"] is not None else "")

@@ -151,7 +151,7 @@ class Worker:
 
     def printed(self) -> str:
         """The end of what functions printed since the process began."""
-        return self._child.said() if self._child is not None else ""
+        return self._child.output() if self._child is not None else ""
 
     def close(self) -> None:
         """Also ends a call that another thread waits for, with RewardError."""

@@ -309,13 +309,13 @@ def _described(error: BaseException, file: str) -> str:
         text = f"{error}: install it where this peer runs; of a run's files only those with functions travel"
     else:
         text = str(error)
-    return in_words(error, text) + _where(error.__traceback__, file)
+    return error_summary(error, text) + _where(error.__traceback__, file)
 
 
-def in_words(error: BaseException, text: str) -> str:
+def error_summary(error: BaseException, text: str) -> str:
     """Its type and the beginning of its message, as text: the name of a file in it may not be valid text."""
-    told = text[:MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()
-    return f"{type(error).__name__}: {told}".rstrip(": ")
+    beginning = text[:MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+    return f"{type(error).__name__}: {beginning}".rstrip(": ")
 
 
 def _where(trace: TracebackType | None, file: str) -> str:

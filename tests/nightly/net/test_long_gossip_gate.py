@@ -17,7 +17,7 @@ def test_a_real_node_hangs_up_on_who_publishes_what_is_too_large() -> None:
     async def body(world: Any) -> None:
         one, two, loud = await world.ports(3)
         limits = GossipLimits(lambda peer: False, one.clock.now)
-        one.gossip.guard(limits.takes)
+        one.gossip.guard(limits.admits)
         one.node.shun(limits.suspended)
         line = await loud.node.line()
         async with one.gossip.subscribe("news") as heard:

@@ -29,7 +29,7 @@ def test_the_board_of_a_private_run_has_members_alone() -> None:
         known = [first.me, second.me]
         for member in (first, second):
             member.board.prefer(lambda: known, closed=True)
-            await member.board.tell_members()
+            await member.board.pass_members()
         key = topic(world.run, Key.MEMBER)
         assert not await stranger.board.put(key, b"me, too", 60.0)
         await settled(first, second)

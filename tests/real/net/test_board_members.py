@@ -61,12 +61,12 @@ def test_each_dht_is_told_of_the_members_once_in_pieces_and_again_where_it_did_n
         board, members = DhtBoard(owner), many(AT_ONCE + 1)  # type: ignore[arg-type]
         board.prefer(lambda: members)
         for _ in range(3):
-            await board.tell_members()
+            await board.pass_members()
         assert first.calls == [(AT_ONCE, True), (1, False)], "the first time it did not answer"
         owner.dht = second = Told()
-        await board.tell_members()
+        await board.pass_members()
         members.pop()
-        await board.tell_members()
+        await board.pass_members()
         assert second.calls == [(AT_ONCE, True), (1, False), (AT_ONCE, True)]
 
     asyncio.run(scene())
@@ -76,11 +76,11 @@ def test_a_closed_board_says_who_is_answered_from_now_on_and_an_open_one_nobody(
     async def scene() -> None:
         board, members = DhtBoard(Owner(Told())), many(3)  # type: ignore[arg-type]
         board.prefer(lambda: members[:2])
-        assert await board.tell_members() == frozenset()
+        assert await board.pass_members() == frozenset()
         board.prefer(lambda: members, closed=True)
-        assert await board.tell_members() == {members[2]}
+        assert await board.pass_members() == {members[2]}
         board._node.dht = Told()  # type: ignore[attr-defined]
-        assert await board.tell_members() == {*members}, "a new one has no neighbours"
+        assert await board.pass_members() == {*members}, "a new one has no neighbours"
 
     asyncio.run(scene())
 
@@ -90,7 +90,7 @@ def test_a_real_dht_that_strangers_fill_keeps_a_members_record() -> None:
     async def body(world: Any) -> None:
         seed, member, stranger = await world.ports(3)
         seed.board.prefer(lambda: [seed.me, member.me])
-        await seed.board.tell_members()
+        await seed.board.pass_members()
         key = topic(world.run, "member")
 
         async def flood(at: int) -> None:

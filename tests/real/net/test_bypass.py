@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from swarm.net.averaging import bypass
-from swarm.net.averaging.bypass import RECORD, STRANGERS, Door, SealedReader, SealedWriter, Ticket
+from swarm.net.averaging.bypass import RECORD, STRANGERS, SealedReader, SealedWriter, Ticket, TicketServer
 
 ALICE = "who has the ticket"
 HOST = "127.0.0.1"
@@ -36,18 +36,18 @@ def go(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], 
 
 
 class Host:
-    """A door, and the other ends of the streams that came in."""
+    """A ticket server, and the other ends of the streams that came in."""
 
-    def __init__(self, door: Door) -> None:
-        self.door, self.callers = door, list[str]()
+    def __init__(self, ticket_server: TicketServer) -> None:
+        self.ticket_server, self.callers = ticket_server, list[str]()
         self.come = asyncio.Queue[tuple[SealedReader, SealedWriter]]()
 
     @classmethod
     async def opened(cls) -> Host:
-        return cls(await Door.opened(HOST, 0))
+        return cls(await TicketServer.opened(HOST, 0))
 
     def ticket(self) -> Ticket:
-        return Ticket.read(self.door.ticket(ALICE, self._take).packed())
+        return Ticket.read(self.ticket_server.ticket(ALICE, self._take).packed())
 
     async def _take(self, info: Any, reader: SealedReader, writer: SealedWriter) -> None:
         self.callers.append(info)
@@ -163,11 +163,11 @@ def test_strangers_are_few(go: Callable[..., None], monkeypatch: pytest.MonkeyPa
         host = await Host.opened()
         port = host.ticket().port
         silent = [await asyncio.open_connection(HOST, port) for _ in range(STRANGERS)]
-        while host.door._strangers < STRANGERS:
+        while host.ticket_server._strangers < STRANGERS:
             await asyncio.sleep(0.01)
         one_more, _ = await asyncio.open_connection(HOST, port)
         assert await closed(one_more)
-        assert host.door._strangers == STRANGERS
+        assert host.ticket_server._strangers == STRANGERS
         for _, writer in silent:
             writer.close()
         assert all([await closed(reader) for reader, _ in silent])

@@ -98,10 +98,10 @@ def test_a_peer_without_a_stream_is_dialled_anew_less_and_less_often_until_it_ha
 
 def test_who_sends_heartbeats_listens_and_is_dialled_anew_where_p2pd_forgot_that() -> None:
     mute, one = Mute(), PeerId("one")
-    mute.heard(one)
+    mute.on_beat(one)
     silent = [mute.due({one}, {one}, set(), float(now)) for now in range(10)]
     assert not any(silent), "it may not listen yet: what came was of an earlier connection"
-    mute.heard(one)
+    mute.on_beat(one)
     assert [now for now in range(10, 20) if mute.due({one}, {one}, set(), float(now))] == [11, 13, 17]
     assert not any(mute.due({one}, {one}, {one}, float(now)) for now in range(20, 30))
     mute.due(set(), set(), set(), 30.0)
@@ -125,7 +125,7 @@ def test_who_says_what_no_program_says_is_suspended_and_others_are_heard() -> No
             await learner.ports.gossip.publish(learner.topic(Topic.BEAT), learner.beats.sealed())
             await asyncio.sleep(2.0)
             rejected = [event for event in told if isinstance(event, events.Rejected)]
-            assert mine.roster.learners() == ["learner"] and mine.hearing.suspended() == {"flood"}
+            assert mine.roster.learners() == ["learner"] and mine.gossip_limits.suspended() == {"flood"}
             assert {event.sender for event in rejected} == {"flood"} and len(rejected) < 2 * OFFENCES_BURST
             assert sum("nothing of it is read for 30 s" in event.reason for event in rejected) == 1
             listening.cancel()

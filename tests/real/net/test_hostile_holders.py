@@ -54,7 +54,7 @@ def test_an_upload_that_stops_after_any_number_of_bytes_costs_a_question() -> No
             await writer.drain()
             writer.close()
 
-        await stops.mail.serve("held/blobs", source._sharing._tell)
+        await stops.mail.serve("held/blobs", source._sharing._answer)
         await (await stops.node.line()).on_stream(f"{world.run[:16]}/blobs", answer)
         for most in STOPS:
             lone, both = (Blobs(wants.mail, on_bad=lambda peer, why: blamed.append(peer)) for _ in range(2))

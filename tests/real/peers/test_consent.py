@@ -11,7 +11,7 @@ import pytest
 from peers import cli
 from peers.audits.evidence import Evidence
 from peers.build import new_run, run_folder
-from peers.build.joining.consent import mind_code, named_code
+from peers.build.joining.consent import check_code, named_code
 from peers.build.model import task_source
 from peers.build.run_folder import RunFolder
 from peers.errors import REFUSED, CannotHere, Refusal
@@ -47,10 +47,10 @@ def test_the_settings_that_begin_installed_code_are_named_to_whom_they_matter(ro
 def test_a_joiner_is_asked_and_its_settings_answer(run: Run) -> None:
     for code in ("sandbox", "refuse"):
         with pytest.raises(Refusal, match=r"run lab has a learner begin .*--set peer.rewards.code=trust"):
-            mind_code(folder(run), Role.LEARNER, code)
-    mind_code(folder(run), Role.LEARNER, "trust")
-    mind_code(folder(run, owned=True), Role.LEARNER, "refuse")
-    mind_code(folder(run), Role.SEED, "refuse")
+            check_code(folder(run), Role.LEARNER, code)
+    check_code(folder(run), Role.LEARNER, "trust")
+    check_code(folder(run, owned=True), Role.LEARNER, "refuse")
+    check_code(folder(run), Role.SEED, "refuse")
 
 
 REWARD = """

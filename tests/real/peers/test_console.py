@@ -15,7 +15,7 @@ from places import ROOT
 from rich.table import Table
 
 from peers.commands.runs.up import Children
-from peers.console import Listing, spoken
+from peers.console import Listing, optional_console
 from peers.errors import guarded
 from swarm.settings.config import Config
 
@@ -80,12 +80,12 @@ def test_a_full_disk_below_its_log_and_a_closed_terminal_do_not_end_it_either(
         encoding, flush, fileno = "utf-8", unread.flush, unread.fileno
 
     monkeypatch.setattr(sys, "stderr", Refusing())
-    spoken("stderr").print("a line")
+    optional_console("stderr").print("a line")
 
 
 def test_what_is_read_is_printed_as_before(capsys: pytest.CaptureFixture[str]) -> None:
     Listing().print("one")
-    spoken("stdout").print("two")
+    optional_console("stdout").print("two")
     assert capsys.readouterr().out == "one\ntwo\n"
 
 
@@ -94,6 +94,6 @@ def test_lines_of_tables_do_not_end_with_blanks(capsys: pytest.CaptureFixture[st
     for row in ("a long word", "one"):
         table.add_row(row, "")
     Listing().print(table)
-    spoken("stdout", width=240).print(table)
+    optional_console("stdout", width=240).print(table)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6 and lines == [line.rstrip() for line in lines]

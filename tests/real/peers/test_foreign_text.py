@@ -12,7 +12,7 @@ from rich.text import Text
 from peers import cli, errors
 from peers.build.run_in_fork import apart
 from peers.commands.invites import invite as inviting
-from peers.console import Listing, spoken
+from peers.console import Listing, optional_console
 from peers.errors import BUG, CANNOT, USAGE, CannotHere, guarded, say
 from peers.runtime.watching.narration import PeerLog
 
@@ -49,9 +49,9 @@ def test_a_sentence_is_one_line_of_bounded_length(
     say(f"the learner said: {HOSTILE[kind]}")
     seen(capsys.readouterr().err, 1)
     log = PeerLog(tmp_path / "log")
-    with errors.hearing(log.write):
+    with errors.notifying(log.write):
         say(f"refused: {HOSTILE[kind]}")
-        errors.heard(f"p2pd: {HOSTILE[kind]}")
+        errors.notify(f"p2pd: {HOSTILE[kind]}")
     seen((tmp_path / "log").read_text().replace("refused", "", 1), 2)
 
 
@@ -81,7 +81,7 @@ def test_whatever_a_command_or_a_library_prints_has_nothing_that_a_terminal_obey
         print(f"model: {HOSTILE[kind]}")
         print(HOSTILE[kind], file=sys.stderr)
         sys.stderr.writelines([HOSTILE[kind], "\n"])
-        for console in (Listing(), spoken("stderr", width=80)):
+        for console in (Listing(), optional_console("stderr", width=80)):
             console.print(Text(HOSTILE[kind]))
             table = Table(HOSTILE[kind].replace("[", "("))
             table.add_row(Text(HOSTILE[kind]))
@@ -138,12 +138,12 @@ def test_a_file_of_settings_is_told_of_in_visible_words(
 
 def test_a_note_is_no_markup(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     class Made:
-        made, role, note, word, expires = 0.0, None, "[/b] [link=x]y", "swarm1abcdefgh", 0
+        made, role, note, text, expires = 0.0, None, "[/b] [link=x]y", "swarm1abcdefgh", 0
 
     monkeypatch.setattr(
         inviting.invitations, "run_of", lambda _: type("R", (), {"revocations": None, "path": Path()})
     )
-    monkeypatch.setattr(inviting.issued_invites, "words", lambda _: [Made()])
+    monkeypatch.setattr(inviting.issued_invites, "issued_invites", lambda _: [Made()])
     for name in ("_left", "_is_revoked", "_end"):
         monkeypatch.setattr(inviting, name, lambda *_: "")
     monkeypatch.setattr(inviting.invite_quota, "used", lambda _: {})

@@ -32,7 +32,7 @@ TAKING = ("join", "dashboard", "status", "doctor")
 
 def given(*line: str) -> str:
     args = cli.parser().parse_args(line)
-    need = arguments.needed_word if line[0] in ("join", "dashboard") else arguments.word_or_folder
+    need = arguments.needed_invite if line[0] in ("join", "dashboard") else arguments.invite_or_folder
     return need(args)
 
 
@@ -99,7 +99,7 @@ from peers import cli, verbs
 from peers.commands.parsing import arguments
 
 def wait(args):
-    print(hash(arguments.word(args, args.invite)) and "ready", flush=True)
+    print(hash(arguments.given_invite(args, args.invite)) and "ready", flush=True)
     time.sleep(60)
 
 verbs.join = wait
@@ -128,7 +128,7 @@ def test_up_names_files_of_words_to_the_peers_that_it_starts(
     monkeypatch.setattr(house, "_wait_for_invites", lambda _: None)
     monkeypatch.setattr(house, "_look", lambda: setattr(house, "complete", True))
     house.run()
-    joins = [child.words for child in house.children.values() if child.words[0] == "join"]
+    joins = [child.arguments for child in house.children.values() if child.arguments[0] == "join"]
     assert joins
     for words in joins:
         args = cli.parser().parse_args(words)

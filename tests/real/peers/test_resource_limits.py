@@ -177,7 +177,7 @@ def guest(
     limits: Limits, path: Path, role: Role = Role.SAMPLER
 ) -> tuple[Host, resource_limits.ResourceLimits]:
     host = still_host(network(), "guest", role, Config(peer=Peer(limits=limits)))
-    return host, resource_limits.ResourceLimits(host, host.rest, path, path)
+    return host, resource_limits.ResourceLimits(host, host.pause_gate, path, path)
 
 
 def watched(limits: Limits, path: Path, until: Callable[[Host], bool], role: Role = Role.SAMPLER) -> Host:
@@ -199,17 +199,17 @@ def watched(limits: Limits, path: Path, until: Callable[[Host], bool], role: Rol
 
 def test_a_pause_holds_for_all_peers_that_compute_and_for_those_started_later(tmp_path: Path) -> None:
     pause.keep(tmp_path, math.inf)
-    host = watched(Limits(), tmp_path, lambda host: host.rest.reason is not None)
-    assert host.rest.reason is not None and host.rest.reason.phase is Phase.PAUSED
+    host = watched(Limits(), tmp_path, lambda host: host.pause_gate.reason is not None)
+    assert host.pause_gate.reason is not None and host.pause_gate.reason.phase is Phase.PAUSED
 
     async def seed() -> None:
         host, kept = guest(Limits(), tmp_path, Role.SEED)
         kept.look()
-        assert host.rest.reason is None, "it serves"
+        assert host.pause_gate.reason is None, "it serves"
 
     run_virtual(seed())
     pause.end(tmp_path)
-    watched(Limits(), tmp_path, lambda host: host.rest.reason is None)
+    watched(Limits(), tmp_path, lambda host: host.pause_gate.reason is None)
 
 
 def test_a_peer_that_rests_says_why(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_peer_that_rests_says_why(tmp_path: Path) -> None:
     async def rest() -> None:
         host, kept = guest(Limits(), tmp_path)
         kept.look()
-        resting = asyncio.create_task(host.rest.taken())
+        resting = asyncio.create_task(host.pause_gate.waited())
         await asyncio.sleep(1)
         assert (cause := idle.of(host)) and cause.short == "it is paused until `swarm resume`"
         pause.end(tmp_path)
@@ -239,7 +239,9 @@ def test_a_peer_whose_folder_is_moved_or_removed_ends_with_what_to_do(
 
     async def watch() -> None:
         host = still_host(network(), "guest", Role.SAMPLER, Config())
-        watching = asyncio.create_task(resource_limits.ResourceLimits(host, host.rest, run, own).watch())
+        watching = asyncio.create_task(
+            resource_limits.ResourceLimits(host, host.pause_gate, run, own).watch()
+        )
         await asyncio.sleep(10)
         assert not watching.done()
         (run / which).rename(tmp_path / "elsewhere")
@@ -270,8 +272,8 @@ def test_outside_of_its_hours_a_peer_is_limited(tmp_path: Path) -> None:
         hours = f"{(now.tm_hour + 2) % 24}-{(now.tm_hour + 3) % 24}"
         host, kept = guest(Limits(hours=hours), tmp_path)
         kept.look()
-        assert host.rest.reason is not None
-        assert host.rest.reason.phase is Phase.LIMITED and hours in host.rest.reason.text
+        assert host.pause_gate.reason is not None
+        assert host.pause_gate.reason.phase is Phase.LIMITED and hours in host.pause_gate.reason.text
 
     run_virtual(look())
 
@@ -287,10 +289,10 @@ def test_a_pause_and_hours_go_by_the_machines_clock_also_where_that_was_set_sinc
         host, kept = guest(Limits(hours=f"{hour}-{(hour + 1) % 24}"), tmp_path)
         pause.keep(tmp_path, wall + 3600.0)
         kept.look()
-        assert host.rest.reason is not None and host.rest.reason.phase is Phase.PAUSED
+        assert host.pause_gate.reason is not None and host.pause_gate.reason.phase is Phase.PAUSED
         pause.keep(tmp_path, wall - 1.0)
         kept.look()
-        assert host.rest.reason is None, "the pause is over, and these are its hours"
+        assert host.pause_gate.reason is None, "the pause is over, and these are its hours"
 
     run_virtual(look())
 

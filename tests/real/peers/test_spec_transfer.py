@@ -16,7 +16,7 @@ import pytest
 
 from peers.build.joining import spec_transfer
 from peers.build.joining.spec_transfer import SLICE
-from peers.build.real_host import mind_settings
+from peers.build.real_host import check_settings
 from peers.build.run_folder import RunFolder, digest_of, keep_spec
 from peers.errors import CANNOT, CannotHere, NoPeerAnswers, Refusal, explain
 from swarm import PROTOCOL
@@ -338,9 +338,9 @@ def test_settings_that_are_not_known_are_refused_by_name_to_whom_they_matter(
     run = origin(tmp_path / "run", run=settings)
     if role is Role.LEARNER:
         with pytest.raises(Refusal, match=r"learners act by averaging\.compression, which"):
-            mind_settings(run, role)
+            check_settings(run, role)
     else:
-        mind_settings(run, role)
+        check_settings(run, role)
         assert "pace.rhythm, averaging.compression" in capsys.readouterr().err
 
 

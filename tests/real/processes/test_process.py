@@ -117,13 +117,13 @@ def test_prints_damage_no_frame_and_are_kept(make: Make) -> None:
         "assert sys.stdin.read() == ''; pipe.send(b'and nothing to read')"
     )
     assert [child.receive(60.0) for _ in range(2)] == [b"fine", b"and nothing to read"]
-    assert child.said().splitlines() == ["said", "raw", "below"]
+    assert child.output().splitlines() == ["said", "raw", "below"]
 
 
 def test_more_prints_than_a_pipe_holds_do_not_stop_it(make: Make) -> None:
     child = make("print('x' * 10_000_000, flush=True); print('end', flush=True); pipe.send(b'done')")
     assert child.receive(60.0) == b"done"
-    assert child.said().endswith("x\nend\n") and len(child.said()) == process.TAIL
+    assert child.output().endswith("x\nend\n") and len(child.output()) == process.TAIL
 
 
 def test_one_that_prints_for_ever_is_hung_at_the_deadline(make: Make) -> None:

@@ -75,7 +75,7 @@ def test_prints_of_libraries_below_python_are_kept(fork: Fork) -> None:
         echo()
 
     child = fork(main)
-    assert child.receive(60.0) == b"done" and child.said().splitlines() == ["said", "raw"]
+    assert child.receive(60.0) == b"done" and child.output().splitlines() == ["said", "raw"]
 
 
 def test_the_end_takes_all_that_a_fork_started_along(fork: Fork) -> None:

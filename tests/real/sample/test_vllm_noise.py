@@ -22,9 +22,18 @@ from swarm.core.intake.admission import malformation
 from swarm.draws import noise
 from swarm.draws.heads import contradiction, unpack
 from swarm.sample import vllm_noise
-from swarm.sample.server import named_noise, told_by
+from swarm.sample.server import named_noise, parse_answers
 from swarm.sample.vllm import completions
-from swarm.sample.vllm_noise import HIDDEN, NoiseDraw, NoiseRows, NoiseSlots, Told, argument, draw_of, proven
+from swarm.sample.vllm_noise import (
+    HIDDEN,
+    DrawnToken,
+    NoiseDraw,
+    NoiseRows,
+    NoiseSlots,
+    argument,
+    draw_of,
+    proven,
+)
 from swarm.settings.config import Sampling
 from swarm.types import Noise
 
@@ -149,7 +158,7 @@ def test_scores_tell_the_log_probabilities_that_were_sampled() -> None:
     rest = made.scatter(1, chosen[:, None], -torch.inf)
     assert float(rest.max()) < -HIDDEN / 2 and len({*chosen.tolist()}) > 1
     for row, its in enumerate(made):
-        told = Told(int(chosen[row]), dict(enumerate(its.tolist())))
+        told = DrawnToken(int(chosen[row]), dict(enumerate(its.tolist())))
         best = logp[row].topk(5)
         assert [token for token, _ in told.head(5)] == best.indices.tolist()
         np.testing.assert_allclose([p for _, p in told.head(5)], best.values, atol=5e-5)
@@ -217,14 +226,14 @@ def honest(made: Tensor, chosen: int) -> dict[int, float]:
     return {int(token): float(made[token]) for token in made.topk(19).indices} | {chosen: float(made[chosen])}
 
 
-def group(parameters: Sequence[Any], shown: Shown = honest, length: int = 4) -> list[list[Told]]:
+def group(parameters: Sequence[Any], shown: Shown = honest, length: int = 4) -> list[list[DrawnToken]]:
     rows, batch = NoiseRows(), [Request(one) for one in parameters]
     rows.update(Step(added=added(*batch)))
-    told: list[list[Told]] = [[] for _ in batch]
+    told: list[list[DrawnToken]] = [[] for _ in batch]
     for _ in range(length):
         made = step(rows, batch)
         for k, one in enumerate(batch):
-            told[k].append(Told(one.tokens[-1], shown(made[k], one.tokens[-1])))
+            told[k].append(DrawnToken(one.tokens[-1], shown(made[k], one.tokens[-1])))
     return told
 
 
@@ -285,7 +294,7 @@ def test_a_servers_answer_is_read_as_vllm_tells_it_in_python() -> None:
         }
         for g, row in enumerate(told)
     ]
-    assert told_by([{"choices": choices[::-1]}]) == [told]
+    assert parse_answers([{"choices": choices[::-1]}]) == [told]
 
 
 def test_a_servers_request_says_seed_size_and_temperature_and_leaves_vllm_no_noise() -> None:

@@ -277,7 +277,7 @@ def test_an_accusation_that_cannot_tell_anything_or_be_replayed_is_no_case(
             for each in fetched:
                 each.close()
             claim = Claim(PeerId("honest"), Digest("a" * 64), 1, Digest("f" * 64))
-            has_place = exchange._cases.heard(PeerId("other"), claim, host.now()) is not None
+            has_place = exchange._cases.record(PeerId("other"), claim, host.now()) is not None
             assert has_place is not looked_at
 
     run(scene())
@@ -304,7 +304,7 @@ def news(body: Callable[[Host, MemoryNetwork], Awaitable[None]], **who: Any) -> 
 
 def test_who_is_suspended_is_told_once_and_again_for_longer_or_with_the_first_evidence() -> None:
     async def body(host: Host, _: MemoryNetwork) -> None:
-        now, sampler, tell = host.now(), PeerId(CHEAT), host.suspensions.tell
+        now, sampler, tell = host.now(), PeerId(CHEAT), host.suspensions.record
         tell(BY, sampler, now, "it is over")
         for _ in range(2):
             tell(BY, sampler, now + 60.0, "first")
@@ -334,13 +334,13 @@ def test_a_group_that_is_admitted_ends_it_where_it_was_sent_after_that_was_heard
         sampler, news, before = PeerId(CHEAT), host.suspensions, host.now()
         await host.ports.clock.sleep(1.0)
         news.back(BY, sampler, host.now())
-        news.tell(BY, sampler, host.now() + 60.0, "forged")
+        news.record(BY, sampler, host.now() + 60.0, "forged")
         news.back(BY, sampler, before)
         news.back(OTHER, sampler, host.now() + 1.0)
-        news.tell(BY, sampler, host.now() + 60.0, "still")
+        news.record(BY, sampler, host.now() + 60.0, "still")
         for _ in range(2):
             news.back(BY, sampler, host.now() + 1.0)
-        news.tell(BY, sampler, host.now() + 60.0, "again")
+        news.record(BY, sampler, host.now() + 60.0, "again")
 
     told = news(body)
     assert [event.why for event in told] == ["forged", "", "again"]
@@ -369,6 +369,6 @@ def test_of_a_crowd_that_is_suspended_the_last_ones_are_remembered() -> None:
     async def body(host: Host, _: MemoryNetwork) -> None:
         until = host.now() + 60.0
         for number in (*range(REMEMBERED + 1), REMEMBERED, 1, 0):
-            host.suspensions.tell(BY, PeerId(f"sampler-{number}"), until, "forged")
+            host.suspensions.record(BY, PeerId(f"sampler-{number}"), until, "forged")
 
     assert [event.sampler for event in news(body)[REMEMBERED:]] == [f"sampler-{REMEMBERED}", "sampler-0"]

@@ -177,11 +177,11 @@ def test_a_group_that_is_shown_and_finds_no_room_is_no_opinion(
             claim = Claim(ADA, digest_of(one.frame), one.group.version, one.group.weights)
             cases = auditor._accusations._cases
             monkeypatch.setattr(auditor._replayer, "hold", lambda *_: one.weights)
-            assert cases.heard(accuser, claim, now) is not None
+            assert cases.record(accuser, claim, now) is not None
             auditor.enqueue(AccusedGroup(accuser, claim, one.group, one.frame, one.prompt))
             for number in range(WAITING):
                 auditor._append(drawn(group(number, sampler=PeerId(f"name-{number}"))))
-            again = cases.heard(accuser, claim, now + 20.0)  # it is said again
+            again = cases.record(accuser, claim, now + 20.0)  # it is said again
             assert again is not None and again.opinion is None and not again.asking
 
     tried(body)

@@ -112,9 +112,9 @@ def test_who_was_heard_lately_was_so_by_the_machines_clock_whatever_a_peer_count
     monkeypatch.setattr(time, "time", lambda: wall)
     lived(folder, 5.0, ("a", Role.SEED, False))
     assert [one.heard for one in contacts.kept(folder)] == [wall, wall]
-    assert invitations.last_heard(tmp_path) is not None
+    assert invitations.since_last_beat(tmp_path) is not None
     wall += 3600.0
-    assert invitations.last_heard(tmp_path) is None
+    assert invitations.since_last_beat(tmp_path) is None
 
 
 def test_a_damaged_file_costs_the_addresses_in_it_alone(tmp_path: Path) -> None:

@@ -55,10 +55,10 @@ def test_a_crowd_that_names_revocations_keeps_no_member_from_being_asked() -> No
             shown = membership("member", Role.LEARNER)
             assert mine.trust.lack(member, Role.LEARNER, shown, mine.now()) is None
             for number in range(2000):
-                mine.revocations.heard(PeerId(f"stranger-{number}"), 2**31)
-            mine.revocations.heard(member, 7)
+                mine.revocations.note_claim(PeerId(f"stranger-{number}"), 2**31)
+            mine.revocations.note_claim(member, 7)
             for number in range(2000):
-                mine.revocations.heard(PeerId(f"stranger-{number}"), 2**31)
+                mine.revocations.note_claim(PeerId(f"stranger-{number}"), 2**31)
             asking = asyncio.create_task(mine.revocations.run())
             await asyncio.sleep(1.0)
             assert asked == [member], "whoever has shown a membership is asked first"

@@ -318,12 +318,12 @@ def test_a_frame_of_a_later_key_is_a_reason_to_ask_and_otherwise_refused(
             asked.append((peer, number))
             return news
 
-        monkeypatch.setattr(host.revocations, "heard", heard)
+        monkeypatch.setattr(host.revocations, "note_claim", heard)
         host._author = ahead.ports.me
         said = ahead.seal(beat(role=Role.SAMPLER, at=ahead.now()), BEAT_LIMIT)
         for _ in range(2 * int(OFFENCES_BURST)):
             host.take(host.presence.receive, Topic.BEAT, ahead.ports.me, said)
-        assert {*asked} == {("ahead", 1)} and not host.hearing.is_suspended(ahead.ports.me)
+        assert {*asked} == {("ahead", 1)} and not host.gossip_limits.is_suspended(ahead.ports.me)
         assert [event.sender for event in its.told] == ([] if news else ["ahead"] * len(asked))
 
     play(scene, private=True)
@@ -334,7 +334,7 @@ def test_a_list_of_revocations_is_asked_of_members_that_have_a_newer_one(
 ) -> None:
     async def scene(its: Scene) -> None:
         asked = list[tuple[str, int]]()
-        monkeypatch.setattr(its.host.revocations, "heard", lambda *claim: asked.append(claim))
+        monkeypatch.setattr(its.host.revocations, "note_claim", lambda *claim: asked.append(claim))
         its.receive("stranger", Role.SAMPLER, member=False, revoked=9)
         its.receive("member", Role.SAMPLER, revoked=3)
         its.host.delivered(PeerId("sampler"))

@@ -475,11 +475,11 @@ def test_a_learner_that_asks_is_told_the_newest_steps(
             at[0] = 6
             question = wire.encode(TrainedQuery(since=0))
             with pytest.raises(Refused):
-                await trained._tell(asks, question)
+                await trained._answer(asks, question)
             trained._host.roster.receive(asks, beat(), trained._host.now())
-            steps = wire.decode(await trained._tell(asks, question), TrainedSteps).steps
+            steps = wire.decode(await trained._answer(asks, question), TrainedSteps).steps
             assert [step.version for step in steps] == told and steps[-1].weights == digest(6)
-            newest = await trained._tell(asks, wire.encode(TrainedQuery(since=6)))
+            newest = await trained._answer(asks, wire.encode(TrainedQuery(since=6)))
             assert [step.version for step in wire.decode(newest, TrainedSteps).steps] == [6]
 
     run(main())
@@ -513,18 +513,18 @@ def test_a_learner_that_tells_nonsense_is_named_and_asked_again_with_one_that_is
                 trained._inbox.batcher.add(item.group, 0.0)
             await trained._ask_again()
             assert waiting(trained) == [6] and since == [0, 0]
-            assert trained.has([Waiting(group(7), 0.0)]) and trained._told.keys() == {"learner-1"}
+            assert trained.has([Waiting(group(7), 0.0)]) and trained._reported_lines.keys() == {"learner-1"}
             assert [event.sender for event in told] == ["learner-2"] and sorted(asked) == [*answers]
             trained._unsure = True
             for name in ("learner-2", "learner-3"):
-                trained._told[PeerId(name)] = frozenset()
+                trained._reported_lines[PeerId(name)] = frozenset()
             await trained._ask_again()
             assert len(asked) == 2, "all have told it"
             trained._host.roster.forget(PeerId("learner-1"))
             await trained._receive(HeldPolicy(1, digest(1), digest(0)))
-            assert "learner-1" not in trained._told
+            assert "learner-1" not in trained._reported_lines
             await trained.stepped((), (), {})
-            trained._unsure, trained._told = True, {}
+            trained._unsure, trained._reported_lines = True, {}
             await trained._ask_again()
             assert trained._unsure, "another policy is about to come"
 
@@ -635,7 +635,7 @@ def test_a_step_that_was_not_taken_did_not_make_what_was_loaded_instead() -> Non
             await trained.stepped({trained._host.ports.me, other}, scored(trained, 1), {})
             at[0] = 2
             trained.loaded(Progress(parent=digest(1)), 1, digest(1))
-            told = await trained._tell(other, wire.encode(TrainedQuery(since=0)))
+            told = await trained._answer(other, wire.encode(TrainedQuery(since=0)))
             assert not wire.decode(told, TrainedSteps).steps
             await trained._place_groups(HeldPolicy(2, digest(2), digest(1)))
             assert trained._unsure, "nobody knows whose step made it"
@@ -696,10 +696,10 @@ def test_a_learner_is_asked_from_the_first_step_on_that_it_did_not_tell() -> Non
             line = {(version, digest(version)) for version in (6, 7, 8, 9)}
             gaps, policy = {(6, digest(6))}, HeldPolicy(9, digest(9), digest(8))
             assert trained._since(peer, policy, line, gaps) == 0, "it told nothing"
-            trained._told[peer] = frozenset(point for point in line if point[0] <= 7)
+            trained._reported_lines[peer] = frozenset(point for point in line if point[0] <= 7)
             assert trained._since(peer, policy, line, gaps) == 7
             assert trained._since(peer, policy, line, gaps | {(8, digest(8))}) == 0
-            trained._told[peer] = frozenset(line)
+            trained._reported_lines[peer] = frozenset(line)
             assert trained._since(peer, policy, line, gaps) == 8
 
     run(main())

@@ -107,7 +107,7 @@ def test_who_has_a_patch_by_now_gives_it_where_its_publisher_is_not_reached() ->
         last = swarm.released[1]
         away = [sampler.ports.me, mirror.ports.me]
         cast(SimLinks, swarm.network.links).oneway([swarm.learner.ports.me], away)
-        sampler.releases._heard_holders = mirror.releases._heard_holders = lambda release: (
+        sampler.releases._beating_holders = mirror.releases._beating_holders = lambda release: (
             [other.ports.me] if other.releases.has(release.weights) else []
         )
 

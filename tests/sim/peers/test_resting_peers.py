@@ -35,8 +35,8 @@ def two_rest() -> Told:
 
     def begin(host: Host, parts: sim.PolicyParts) -> sim.RoleProgram:
         loop = asyncio.get_running_loop()
-        loop.call_later(BEGIN, host.rest.set, PAUSED)
-        loop.call_later(END, host.rest.set, None)
+        loop.call_later(BEGIN, host.pause_gate.set, PAUSED)
+        loop.call_later(END, host.pause_gate.set, None)
         return sim.role_of(host, parts)
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
@@ -114,14 +114,14 @@ def test_a_rest_takes_the_phase_of_its_newest_reason_and_says_each_once() -> Non
     async def scene(host: Host, told: list[Any]) -> None:
         beats = list[Phase]()
         host.beat_now = lambda: beats.append(host.status.phase)  # type: ignore[method-assign]
-        assert not await host.rest.taken()
-        host.rest.set(PAUSED)
-        resting = asyncio.create_task(host.rest.taken())
+        assert not await host.pause_gate.waited()
+        host.pause_gate.set(PAUSED)
+        resting = asyncio.create_task(host.pause_gate.waited())
         for reason in (PAUSED, PAUSED, LIMITED, LIMITED):
-            host.rest.set(reason)
+            host.pause_gate.set(reason)
             await asyncio.sleep(3 * host.config.run.pace.beat)
             assert (host.status.phase, host.status.credit) == (reason.phase, 0) and not resting.done()
-        host.rest.set(None)
+        host.pause_gate.set(None)
         assert await resting and host.status.phase is Phase.SAMPLING
         assert beats == [Phase.PAUSED, Phase.LIMITED, Phase.SAMPLING]
         assert [event.text for event in told] == [
@@ -137,11 +137,11 @@ def test_a_rest_begins_and_ends_as_soon_as_its_reason_does() -> None:
     async def scene(host: Host, told: list[Any]) -> None:
         waits = asyncio.create_task(host.changed(60.0))
         await asyncio.sleep(0)
-        host.rest.set(PAUSED)
-        resting = asyncio.create_task(host.rest.taken())
+        host.pause_gate.set(PAUSED)
+        resting = asyncio.create_task(host.pause_gate.waited())
         await asyncio.sleep(0.01)
         assert waits.done(), "the role hears of it at once"
-        host.rest.set(None)
+        host.pause_gate.set(None)
         began = host.now()
         assert await resting and host.now() == began
 
@@ -150,13 +150,13 @@ def test_a_rest_begins_and_ends_as_soon_as_its_reason_does() -> None:
 
 def test_a_role_that_may_not_rest_yet_hears_that_it_should_and_one_that_is_asked_to_stop_ends() -> None:
     async def scene(host: Host, told: list[Any]) -> None:
-        host.rest.set(PAUSED)
+        host.pause_gate.set(PAUSED)
         began = host.now()
-        assert await host.rest.taken(may=False)
-        resting = asyncio.create_task(host.rest.taken())
+        assert await host.pause_gate.waited(may=False)
+        resting = asyncio.create_task(host.pause_gate.waited())
         await asyncio.sleep(0.5)
         host.leave()
-        assert await resting and await host.rest.taken()
+        assert await resting and await host.pause_gate.waited()
         assert host.now() == began + 0.5
         assert [event.text for event in told] == [
             f"sampler-0 rests: {PAUSED.text}",

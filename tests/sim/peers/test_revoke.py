@@ -114,7 +114,7 @@ def test_a_folder_that_keeps_a_revoked_word_makes_no_words_of_it(lab: RunFolder)
     revoke(lab, text)
     write_durably(lab.invite_path(Role.LEARNER), text.encode())  # as another machine has it
     assert lab.given(Role.LEARNER) is None
-    assert [one.note for one in issued_invites.words(lab)] == ["printed by `swarm start`"]
+    assert [one.note for one in issued_invites.issued_invites(lab)] == ["printed by `swarm start`"]
 
 
 def test_words_name_no_revoked_peer(lab: RunFolder) -> None:

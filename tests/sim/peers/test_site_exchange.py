@@ -67,13 +67,13 @@ class One:
         self.exchange = SiteExchange(self.host, self.learner, lambda: (self.learner.version, WEIGHTS))
         self.said: list[Topic] = []
         """By the exchange."""
-        say = self.exchange._say
+        say = self.exchange._publish
 
         async def told(topic: Topic, sealed: bytes) -> None:
             self.said.append(topic)
             await say(topic, sealed)
 
-        self.exchange._say = told  # type: ignore[method-assign]
+        self.exchange._publish = told  # type: ignore[method-assign]
 
     @property
     def me(self) -> PeerId:

@@ -175,8 +175,8 @@ def test_a_list_is_closed_in_turn_when_all_are_here_or_the_time_is_up(
             for peer, version in versions.items():
                 host.roster.receive(peer, beat(name=peer, version=version), host.now())
             begun, steady = host.now(), host.steady()
-            heard_at = {peer: begun + at for peer, at in gathered.heard.items()}
-            gathered.heard.update(heard_at)
+            heard_at = {peer: begun + at for peer, at in gathered.received.items()}
+            gathered.received.update(heard_at)
             one = site(host, exchange=SimpleNamespace(gathered=lambda: gathered))
             while not one._may_close(begun):
                 await host.ports.clock.sleep(0.25)

@@ -211,14 +211,14 @@ def test_a_learner_that_is_cut_off_follows_and_takes_part_again() -> None:
 
 
 def test_a_message_that_is_lost_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, said = SiteExchange._say, defaultdict[Any, int](int)
+    real, said = SiteExchange._publish, defaultdict[Any, int](int)
 
     async def lossy(self: SiteExchange, topic: Topic, sealed: bytes) -> None:
         said[self._host.ports.me, topic] += 1
         if said[self._host.ports.me, topic] % 2:
             await real(self, topic, sealed)
 
-    monkeypatch.setattr(SiteExchange, "_say", lossy)
+    monkeypatch.setattr(SiteExchange, "_publish", lossy)
     told = Told(scenario(0.7, 3))
     assert len(told.members()) > 5
     assert all(len(weights) == 1 for weights in told.releases().values())
@@ -298,7 +298,7 @@ def test_a_learner_that_lists_itself_alone_with_an_absurd_norm_is_named_and_move
                 root=listed.root,
                 size=listed.size,
             )
-            await self._say(Topic.COUNTED, self._host.seal(closed, RELEASE_LIMIT))
+            await self._publish(Topic.COUNTED, self._host.seal(closed, RELEASE_LIMIT))
 
     async def run(self: SiteExchange) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -350,7 +350,7 @@ def test_what_was_contributed_to_a_list_that_never_came_is_trained_once(
     monkeypatch: pytest.MonkeyPatch, counts: bool
 ) -> None:
     """The learner takes the release of the list, and the others say whose groups that has."""
-    real, receive = SiteExchange._say, SiteExchange._hear_list
+    real, receive = SiteExchange._publish, SiteExchange._receive_list
 
     def missed(self: SiteExchange) -> bool:
         return self._host.ports.me == "learner-1" and self._learner.version % 3 == 2
@@ -363,8 +363,8 @@ def test_what_was_contributed_to_a_list_that_never_came_is_trained_once(
         if not missed(self):
             receive(self, sealed)
 
-    monkeypatch.setattr(SiteExchange, "_say", say)
-    monkeypatch.setattr(SiteExchange, "_hear_list", hears)
+    monkeypatch.setattr(SiteExchange, "_publish", say)
+    monkeypatch.setattr(SiteExchange, "_receive_list", hears)
     told = Told(scenario(1.0, 3))
     behind = [event.version for event in told.of(CaughtUp, "learner-1") if event.version]
     with_it = [("learner-1" in next(iter(told.members()[version - 1]))) == counts for version in behind]

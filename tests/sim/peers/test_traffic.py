@@ -161,7 +161,7 @@ def test_a_dozen_links_with_every_purpose_fit_a_members_gossip_message() -> None
             traffic.received(purpose, (1 << 45) + k, PeerId("12D3KooW" + f"{k:044}"))
             traffic.sent(purpose, 1 << 45)
         traffic.answered(PeerId("12D3KooW" + f"{k:044}"), 0.123456789 + k)
-    traffic.heard = 1 << 45
+    traffic.gossiped = 1 << 45
     told = traffic.drain(1_750_000_000.123, ())
     assert told is not None and len(told["links"]) == LINKS_PER_EVENT
     assert all(

@@ -46,7 +46,7 @@ def at_a_seed(body: Callable[[UnkeptSteps], Awaitable[None]]) -> None:
 
 
 async def told(seed: UnkeptSteps, since: int = 0) -> list[TrainedStep]:
-    answer = await seed._tell(OTHER, wire.encode(TrainedQuery(since=since)))
+    answer = await seed._answer(OTHER, wire.encode(TrainedQuery(since=since)))
     return [*wire.decode(answer, TrainedSteps).steps]
 
 
@@ -56,10 +56,10 @@ def said(*steps: TrainedStep) -> bytes:
 
 def test_a_seed_reports_the_last_steps_that_a_disk_refused() -> None:
     async def body(seed: UnkeptSteps) -> None:
-        await seed._take(ONE, said(step(2), step(3)))
+        await seed._accept(ONE, said(step(2), step(3)))
         assert await told(seed) == [step(2), step(3)]
         assert [one.version for one in await told(seed, since=3)] == [3]
-        await seed._take(ONE, said(step(5)))
+        await seed._accept(ONE, said(step(5)))
         assert [one.version for one in await told(seed)] == [5], "the disk has the others by now"
 
     at_a_seed(body)
@@ -67,13 +67,13 @@ def test_a_seed_reports_the_last_steps_that_a_disk_refused() -> None:
 
 def test_a_learner_speaks_for_itself_and_nobody_else_is_heard_or_told() -> None:
     async def body(seed: UnkeptSteps) -> None:
-        await seed._take(OTHER, said(step(2, ONE)))
+        await seed._accept(OTHER, said(step(2, ONE)))
         assert not await told(seed)
         for stranger in (SAMPLER, PeerId("nobody")):
             with pytest.raises(Refused, match="only learners"):
-                await seed._take(stranger, said(step(2, stranger)))
+                await seed._accept(stranger, said(step(2, stranger)))
             with pytest.raises(Refused, match="only learners"):
-                await seed._tell(stranger, wire.encode(TrainedQuery(since=0)))
+                await seed._answer(stranger, wire.encode(TrainedQuery(since=0)))
 
     at_a_seed(body)
 
@@ -84,11 +84,11 @@ def test_what_a_seed_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(unkept_steps, "TOLD_BYTES", 3 * MARK_BYTES)
 
     async def body(seed: UnkeptSteps) -> None:
-        await seed._take(ONE, said(*map(step, range(1, 7))))
+        await seed._accept(ONE, said(*map(step, range(1, 7))))
         assert [one.version for one in await told(seed)] == [4, 5, 6]
-        await seed._take(ONE, said(step(6), step(7, groups=3)))
+        await seed._accept(ONE, said(step(6), step(7, groups=3)))
         assert [one.version for one in await told(seed)] == [7]
-        await seed._take(OTHER, said(step(7, OTHER)))
+        await seed._accept(OTHER, said(step(7, OTHER)))
         assert [*seed._steps] == [OTHER]
 
     at_a_seed(body)

@@ -41,33 +41,34 @@ def test_an_accuser_is_wrong_only_where_no_hardware_would_find_it_right(
 
 def test_a_group_is_one_case_whoever_accuses_its_sampler_and_however_often() -> None:
     all_cases = Accusations()
-    case = all_cases.heard(ADA, group(1), 0.0)
+    case = all_cases.record(ADA, group(1), 0.0)
     assert case is not None and case.opinion is None and {*case.accusers} == {ADA}
-    assert all_cases.heard(ADA, group(1), 1.0) is None
-    assert all_cases.heard(BOB, group(1), 1.0) is case and {*case.accusers} == {ADA, BOB}
+    assert all_cases.record(ADA, group(1), 1.0) is None
+    assert all_cases.record(BOB, group(1), 1.0) is case and {*case.accusers} == {ADA, BOB}
     assert all_cases.judged(group(1), Opinion.DISAGREED) is case
 
 
 def test_a_group_that_could_not_be_had_is_a_case_again() -> None:
     all_cases = Accusations()
-    all_cases.heard(ADA, group(1), 0.0)
+    all_cases.record(ADA, group(1), 0.0)
     assert all_cases.next_accuser(group(1)) == ADA
     all_cases.unheard(group(1), ADA)
     assert all_cases.next_accuser(group(1)) is None
     assert (
-        all_cases.heard(ADA, group(1), 1.0) is not None and all_cases.judged(group(2), Opinion.AGREED) is None
+        all_cases.record(ADA, group(1), 1.0) is not None
+        and all_cases.judged(group(2), Opinion.AGREED) is None
     )
 
 
 def test_a_group_that_was_let_go_is_a_case_again_whoever_says_so() -> None:
     all_cases = Accusations()
     for accuser in (ADA, BOB):
-        all_cases.heard(accuser, group(1), 0.0)
+        all_cases.record(accuser, group(1), 0.0)
     all_cases.next_accuser(group(1))
     all_cases.let_go(group(1))
     all_cases.let_go(group(2))
     for accuser in (BOB, ADA):
-        case = all_cases.heard(accuser, group(1), 1.0)
+        case = all_cases.record(accuser, group(1), 1.0)
         assert case is not None and case.opinion is None and not case.asking
         assert all_cases.next_accuser(group(1)) == accuser and case.asking
         all_cases.let_go(group(1))
@@ -77,32 +78,32 @@ def test_what_there_was_no_room_for_counts_once_while_it_is_said_as_often_as_acc
     all_cases = Accusations()
     for number in range(PER_HOUR - 1):
         for again in range(SAID):
-            assert all_cases.heard(ADA, group(number), number + again / SAID) is not None
+            assert all_cases.record(ADA, group(number), number + again / SAID) is not None
             all_cases.let_go(group(number))
-    assert all_cases.heard(ADA, group(1000), 60.0) is not None
-    assert all_cases.heard(ADA, group(1001), 60.0) is None
-    assert all_cases.heard(ADA, group(0), 60.0) is None, "a fourth time it is another accusation"
+    assert all_cases.record(ADA, group(1000), 60.0) is not None
+    assert all_cases.record(ADA, group(1001), 60.0) is None
+    assert all_cases.record(ADA, group(0), 60.0) is None, "a fourth time it is another accusation"
 
 
 def test_what_one_accuser_says_falsely_of_a_group_is_no_case_of_the_next_one() -> None:
     all_cases = Accusations()
-    all_cases.heard(ADA, group(1, version=9), 0.0)
+    all_cases.record(ADA, group(1, version=9), 0.0)
     all_cases.judged(group(1, version=9), Opinion.UNDECIDED)
-    case = all_cases.heard(BOB, group(1), 1.0)
+    case = all_cases.record(BOB, group(1), 1.0)
     assert case is not None and case.opinion is None and {*case.accusers} == {BOB}
 
 
 def test_the_next_accuser_is_asked_where_one_shows_nothing_and_who_shows_another_group_never_again() -> None:
     all_cases = Accusations()
     for accuser in (ADA, BOB):
-        all_cases.heard(accuser, group(1), 0.0)
+        all_cases.record(accuser, group(1), 0.0)
     assert all_cases.next_accuser(group(1)) == ADA
     all_cases.unshown(group(1), ADA)
     assert all_cases.next_accuser(group(1)) == BOB
     all_cases.unheard(group(1), BOB)
     assert all_cases.next_accuser(group(1)) is None
-    assert all_cases.heard(ADA, group(1), 1.0) is None
-    case = all_cases.heard(BOB, group(1), 1.0)
+    assert all_cases.record(ADA, group(1), 1.0) is None
+    case = all_cases.record(BOB, group(1), 1.0)
     assert case is not None and not case.asking and all_cases.next_accuser(group(1)) == BOB and case.asking
 
 
@@ -110,34 +111,34 @@ def test_an_accusation_that_was_right_gives_its_place_in_the_hour_back_and_no_ot
     for opinion in Opinion:
         all_cases = Accusations()
         for number in range(PER_HOUR):
-            all_cases.heard(ADA, group(number), number)
+            all_cases.record(ADA, group(number), number)
         all_cases.judged(group(3), opinion)
-        heard = [all_cases.heard(ADA, group(PER_HOUR + more), 60.0) is not None for more in range(2)]
+        heard = [all_cases.record(ADA, group(PER_HOUR + more), 60.0) is not None for more in range(2)]
         assert heard == [opinion is Opinion.AGREED, False]
 
 
 def test_who_joins_a_case_that_waits_is_charged_for_it_too() -> None:
     all_cases = Accusations()
     for number in range(PER_HOUR):
-        all_cases.heard(BOB, group(number), 0.0)
-        assert all_cases.heard(ADA, group(number), 0.0) is not None
-    assert all_cases.heard(ADA, group(PER_HOUR), 0.0) is None
+        all_cases.record(BOB, group(number), 0.0)
+        assert all_cases.record(ADA, group(number), 0.0) is not None
+    assert all_cases.record(ADA, group(PER_HOUR), 0.0) is None
 
 
 def test_of_one_accuser_so_many_cases_are_looked_at_in_an_hour_and_the_others_are_heard() -> None:
     all_cases = Accusations()
-    looked = [all_cases.heard(ADA, group(number), number) for number in range(2 * PER_HOUR)]
+    looked = [all_cases.record(ADA, group(number), number) for number in range(2 * PER_HOUR)]
     assert [*map(bool, looked)] == [True] * PER_HOUR + [False] * PER_HOUR
-    assert all_cases.heard(BOB, group(1000), 60.0) is not None
-    assert all_cases.heard(ADA, group(1001), 3600.0) is not None
+    assert all_cases.record(BOB, group(1000), 60.0) is not None
+    assert all_cases.record(ADA, group(1001), 3600.0) is not None
 
 
 def test_who_is_wrong_again_and_again_is_not_heard_for_a_while() -> None:
     all_cases = Accusations()
     made = [all_cases.false(ADA, "it is honest", number) for number in range(WRONG)]
     assert made[:-1] == [None] * (WRONG - 1) and made[-1] is not None and made[-1].why == "it is honest"
-    assert all_cases.heard(ADA, group(1), HOUR) is None and all_cases.heard(BOB, group(2), 3.0) is not None
-    assert all_cases.heard(ADA, group(1), WRONG + HOUR) is not None
+    assert all_cases.record(ADA, group(1), HOUR) is None and all_cases.record(BOB, group(2), 3.0) is not None
+    assert all_cases.record(ADA, group(1), WRONG + HOUR) is not None
     again = all_cases.false(ADA, "it is honest", WRONG + HOUR)
     assert again is not None and again.until == WRONG + 3 * HOUR, "twice as long"
 

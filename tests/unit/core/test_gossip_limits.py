@@ -30,7 +30,7 @@ class Ears:
         self.limits = GossipLimits(lambda peer: peer == MEMBER, lambda: self.now)
 
     def taken(self, author: PeerId, messages: int, size: int = SMALL) -> int:
-        return sum(self.limits.takes(author, size) for _ in range(messages))
+        return sum(self.limits.admits(author, size) for _ in range(messages))
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_nothing_is_said_of_lines_that_are_not_known_to_meet_until_somebody_tell
     mine, theirs = heard(*COMMON, *MINE), heard(*COMMON, *THEIRS)
     ends = (8, weights("a", 8)), (9, weights("b", 9))
     assert mine.meet(*ends) is None
-    mine.learn(theirs.told(ends[1]), 9)
+    mine.learn(theirs.line_of(ends[1]), 9)
     fork = mine.meet(*ends)
     assert fork is not None and (fork.since, fork.groups) == (5, 24)
 
@@ -63,14 +63,14 @@ def test_nothing_is_said_of_lines_of_two_beginnings_though_each_is_known_as_far_
 
 def test_the_same_weights_may_be_those_of_two_versions() -> None:
     same = [release(version=version, weights=START, parent=START) for version in (1, 2, 3)]
-    assert heard(*same).told((3, START)).weights == (START,) * 4
+    assert heard(*same).line_of((3, START)).weights == (START,) * 4
 
 
 def test_what_is_told_of_an_unknown_release_is_empty_and_nothing_is_told_below_version_0() -> None:
     empty = Line(weights=(), groups=())
-    assert Lineage().told((3, START)) == empty
+    assert Lineage().line_of((3, START)) == empty
     first = release(version=0, weights=START, parent=Digest(""), groups=0)
-    assert heard(first).told((0, START)) == Line(weights=(START,), groups=(0,))
+    assert heard(first).line_of((0, START)) == Line(weights=(START,), groups=(0,))
     lineage = Lineage()
     lineage.learn(empty, 3)
     assert not lineage.knows((3, START))
@@ -80,15 +80,15 @@ def test_what_is_remembered_and_what_is_told_is_bounded() -> None:
     lineage = heard(*line("c", 0, 2 * REMEMBERED, START))
     end = (2 * REMEMBERED, weights("c", 2 * REMEMBERED))
     assert sum(lineage.knows((version, weights("c", version))) for version in range(end[0] + 1)) == REMEMBERED
-    assert len(lineage.told(end).weights) == len(lineage.told(end).groups) == LINE_VERSIONS
+    assert len(lineage.line_of(end).weights) == len(lineage.line_of(end).groups) == LINE_VERSIONS
 
 
 def test_a_line_that_breaks_off_or_has_more_weights_than_groups_is_taken_as_far_as_it_goes() -> None:
     lineage = Lineage()
     lineage.learn(Line(weights=(weights("b", 9), weights("b", 8), weights("b", 7)), groups=(8,)), 9)
-    assert lineage.told((9, weights("b", 9))).weights == (weights("b", 9), weights("b", 8))
+    assert lineage.line_of((9, weights("b", 9))).weights == (weights("b", 9), weights("b", 8))
     lineage.learn(Line(weights=(weights("b", 9), weights("b", 8), weights("b", 7)), groups=(8, 8, 8)), 9)
-    assert lineage.told((9, weights("b", 9))).weights == tuple(weights("b", k) for k in (9, 8, 7))
+    assert lineage.line_of((9, weights("b", 9))).weights == tuple(weights("b", k) for k in (9, 8, 7))
 
 
 MERGED = release(
@@ -119,16 +119,16 @@ def test_groups_of_a_merged_line_count_once_and_versions_after_the_merge_alone_a
 def test_nothing_is_said_while_my_line_may_be_part_of_one_that_was_merged() -> None:
     mine, theirs = heard(*COMMON, *MINE[:2]), heard(*COMMON, *MINE, *THEIRS, MERGED, *LATER)
     point = (7, weights("a", 7))
-    mine.learn(theirs.told(END), END[0])
+    mine.learn(theirs.line_of(END), END[0])
     assert mine.meet(point, END) is None
     assert mine.unknown_merged(END, 5) == {(8, weights("a", 8))} and not mine.unknown_merged(END, 8)
-    mine.learn(theirs.told((8, weights("a", 8))), 8)
+    mine.learn(theirs.line_of((8, weights("a", 8))), 8)
     fork = mine.meet(point, END)
     assert fork is not None and not fork.lost
 
 
 def test_a_line_is_told_as_the_versions_before_it_with_what_each_merged() -> None:
-    told = heard(*THEIRS, MERGED, *LATER).told(END)
+    told = heard(*THEIRS, MERGED, *LATER).line_of(END)
     made = [
         END[1],
         weights("m", 11),

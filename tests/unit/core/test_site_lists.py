@@ -63,7 +63,7 @@ def test_of_a_learner_the_first_contribution_counts() -> None:
     found = gathered(A)
     assert not found.name(named(A), 101.0)  # said again
     assert "second" in found.name(named(A, root=Digest("c" * 64)), 102.0)
-    assert found.named == {A: named(A)} and found.heard == {A: 100.0}
+    assert found.named == {A: named(A)} and found.received == {A: 100.0}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_list_that_was_of_no_use_leaves_what_its_learners_named_themselves() -
     assert "second" in found.name(named(B, size=7), 151.0)
     found.list_gone()
     assert found.named == {A: named(A), B: named(B)} and found.norms == {A: 1.0}
-    assert found.missing() == [named(B)] and found.heard.keys() == {A, B}
+    assert found.missing() == [named(B)] and found.received.keys() == {A, B}
 
 
 def test_what_a_learner_names_beside_a_list_counts_when_that_is_of_no_use() -> None:

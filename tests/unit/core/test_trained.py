@@ -106,7 +106,7 @@ def test_a_step_that_made_the_weights_of_anothers_release_is_not_that_one() -> N
     """All rewards were equal in both batches."""
     theirs = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=1)
     mine = ledger(step(1, "0", "1"), releases=(theirs,))
-    assert lost(mine, 1, "1", "0") == [1] and mine.told(0, ()) == []
+    assert lost(mine, 1, "1", "0") == [1] and mine.report(0, ()) == []
     ours = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=2)
     mine = ledger(step(1, "0", "1", members=(ME, OTHER)), releases=(ours,))
     assert lost(mine, 1, "1", "0") == []
@@ -133,14 +133,14 @@ def test_a_contribution_is_not_in_the_release_of_a_list_that_an_earlier_life_too
 def test_a_step_before_a_kill_is_told_by_the_release_of_its_round() -> None:
     of_me = release(version=1, weights=digest("1"), parent=digest("0"), publisher=ME, learners=1)
     mine = ledger(step(1, "0"))
-    assert not mine.told(0, ())
-    assert [each.weights for each in mine.told(0, (of_me,))] == [digest("1")]
+    assert not mine.report(0, ())
+    assert [each.weights for each in mine.report(0, (of_me,))] == [digest("1")]
 
 
 def test_a_checkpoint_names_the_step_that_made_it() -> None:
     mine = ledger(step(1, "0"), step(2, "1"), step(2, "1", members=()), step(3, "2"))
     mine.resume(HeldPolicy(2, digest("2"), digest("1")))
-    assert [each.weights for each in mine.told(0, ())] == [digest("2")]
+    assert [each.weights for each in mine.report(0, ())] == [digest("2")]
 
 
 def test_a_step_without_known_weights_counts_where_the_release_is_of_its_round() -> None:
@@ -182,7 +182,7 @@ def test_what_others_stepped_says_which_groups_are_in_the_line() -> None:
     mine.receive([step(2, "1", "2", groups=b"theirs.."), step(2, "1", "e", groups=b"forked..")])
     steps, _ = mine.split(HeldPolicy(2, digest("2"), digest("1")))
     assert {each.groups for each in steps} == {bytes([1]) * 8, b"theirs.."}
-    assert {each.weights for each in mine.told(0, ())} == {digest("1"), digest("2"), digest("e")}
+    assert {each.weights for each in mine.report(0, ())} == {digest("1"), digest("2"), digest("e")}
 
 
 def test_a_step_below_what_is_known_of_the_line_counts_as_trained() -> None:
@@ -259,7 +259,7 @@ def test_a_step_is_not_recalled_by_a_release_of_others_or_of_another_try() -> No
 def test_a_step_of_an_earlier_life_is_told_by_its_own_release_alone() -> None:
     other = release(version=1, weights=digest("2"), parent=digest("9"), publisher=ME, learners=1)
     mine = ledger(step(1, "0"), releases=(other,))
-    assert mine.told(0, [other]) == []
+    assert mine.report(0, [other]) == []
 
 
 def test_weights_are_those_of_the_last_step_alone_and_a_policy_of_its_own_step() -> None:

@@ -102,7 +102,7 @@ def _denied(
             yield f"a {role} has come"
     for role in re.findall(r"Every (\w+) rests", text):
         works = any(row.role == role and row.claims.phase not in RESTING for row in alive)
-        if works or not state.hears(Role(role)):
+        if works or not state.receives(Role(role)):
             yield f"a {role} works, or may"
     for number, role in re.findall(r"(the other|\d+) (\w+?)s? (?:goes on|go on|average without)", text):
         if heard[role] < (int(number) if number.isdigit() else 1):

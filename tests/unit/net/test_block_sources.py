@@ -60,7 +60,7 @@ def test_a_source_that_is_asked_what_it_has_is_at_hand_while_it_may_answer_promp
     assert not one.is_at_hand(0b1, 0.0), "nobody asked it"
     one.asked = 3.0
     assert one.is_at_hand(0b1, 3.0 + PROMPT / 2) and not one.is_at_hand(0b1, 3.0 + PROMPT)
-    one.says(Holding(has=b"\x02"))
+    one.answered(Holding(has=b"\x02"))
     assert not one.is_at_hand(0b1, 3.0), "what it has is known now"
 
 
@@ -75,9 +75,9 @@ def test_a_block_costs_the_pace_of_its_source_or_longer_where_its_oldest_questio
 def test_what_a_source_has_is_what_it_said_last_and_ends_its_strikes() -> None:
     one = source("one")
     one.strikes = 2
-    one.says(Holding(has=bytes([5, 1])))
+    one.answered(Holding(has=bytes([5, 1])))
     assert (one.has, one.strikes, one.known) == (0b1_0000_0101, 0, True)
-    one.says(Holding(has=None))
+    one.answered(Holding(has=None))
     assert one.has == ALL
 
 

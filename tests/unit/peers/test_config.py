@@ -240,7 +240,7 @@ def test_words_are_read_as_what_the_key_wants() -> None:
     ],
 )
 def test_a_text_may_stand_in_quotes_of_either_kind_and_needs_none(word: str, text: str) -> None:
-    layer = layers.from_words(layers.Schema(Whole), [f"left.only.colour = {word}"])
+    layer = layers.from_arguments(layers.Schema(Whole), [f"left.only.colour = {word}"])
     assert layer["left.only.colour"].value == text
 
 

@@ -14,7 +14,7 @@ from peers.build.assembly import _invite_shown
 from peers.build.page_server import loopback, private_invite, public_invite
 from peers.build.run_folder import RunFolder
 from peers.commands.journals import dashboard
-from peers.commands.journals.journals import tell_first
+from peers.commands.journals.journals import print_first
 from peers.errors import WrongUsage
 from swarm.events import Noted
 from swarm.frames.run_types import Spec
@@ -150,7 +150,7 @@ def test_damaged_lines_of_a_journal_that_is_followed_are_left_out_and_told_once(
 ) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.write_bytes(note(1) + b"\x00\xff\n" + note(2) + b"{}\n" + note(3)[:9])
-    tail = Tail(journal, tell_first)
+    tail = Tail(journal, print_first)
     assert [*tail.news()] == [from_line(note(1)), from_line(note(2))]
     said = capsys.readouterr().err
     assert said.count("not an event") == 1 and f"line 2 of {journal}" in said

@@ -107,7 +107,7 @@ def test_a_journal_tells_once_that_the_disk_refuses_and_once_that_it_does_not(tm
         journal = Journal(tmp_path / "journal.jsonl")
         local = local_peer_at(tmp_path, host.bus, journal)
         host.bus.add(journal)
-        local.tell_of_journal(host.disk)
+        local.report_journal_faults(host.disk)
         assert journal._file is not None
         journal._file.close()
         journal._file = disk = Disk(tmp_path / "journal.jsonl", "a+")  # type: ignore[assignment]
@@ -131,14 +131,14 @@ def test_what_the_disk_refuses_is_told_for_each_thing_once_a_minute_and_its_end_
         told: list[events.Event] = []
         host.bus.add(told.append)
         for _ in range(130):
-            host.disk.tell("checkpoint", "no checkpoint of version 1: No space left on device")
+            host.disk.report("checkpoint", "no checkpoint of version 1: No space left on device")
             await host.ports.clock.sleep(1.0)
         assert [type(event).__name__ for event in told] == ["Faulted"] * 3
-        host.disk.tell("releases", "blobs takes no more")
-        host.disk.tell("checkpoint", "")
+        host.disk.report("releases", "blobs takes no more")
+        host.disk.report("checkpoint", "")
         assert host.disk.refuses and [type(event).__name__ for event in told] == ["Faulted"] * 4
-        host.disk.tell("releases", "")
-        host.disk.tell("releases", "")
+        host.disk.report("releases", "")
+        host.disk.report("releases", "")
         assert not host.disk.refuses and isinstance(told[-1], events.Recovered) and len(told) == 5
         assert told[-1].seconds == 130.0
 
@@ -151,7 +151,7 @@ def test_a_disk_that_takes_and_refuses_in_turns_is_told_once_a_minute(tmp_path: 
         host.bus.add(told.append)
         for _ in range(119):
             for why in ("blobs takes no more", ""):
-                host.disk.tell("releases", why)
+                host.disk.report("releases", why)
             await host.ports.clock.sleep(1.0)
         assert [type(event).__name__ for event in told] == ["Faulted", "Recovered"] * 2
 

@@ -227,7 +227,7 @@ def test_a_learners_invite_makes_a_sampler_where_learning_does_not_fit(qwen3: di
         Case.of(qwen3["0.6B"], settings(), card(8)), Role.LEARNER, [Role.LEARNER, Role.SAMPLER]
     )
     assert choice.role is Role.SAMPLER
-    assert "learner (full) needs" in choice.said and "GB of the GPU" in choice.said
+    assert "learner (full) needs" in choice.reason and "GB of the GPU" in choice.reason
 
 
 def test_weights_are_quantized_only_where_the_run_allows_it_and_nothing_else_fits(
@@ -256,14 +256,14 @@ def test_weights_are_quantized_only_where_the_run_allows_it_and_nothing_else_fit
 def test_a_qlora_run_is_sampled_from_its_4_bit_base(qwen3: dict[str, Path]) -> None:
     case = Case.of(qwen3["8B"], settings("run.model.training=qlora", "peer.engine.tasks=1"), card(10))
     assert [row.kind for row in fit.rows(case) if row.role == "sampler"] == ["nf4"]
-    assert fit.choose(case, Role.SAMPLER, [Role.SAMPLER]).said.startswith(
+    assert fit.choose(case, Role.SAMPLER, [Role.SAMPLER]).reason.startswith(
         "sampler (nf4) fits this machine: it needs about"
     )
 
 
 def test_an_auditor_needs_the_model_alone_on_the_device_of_a_learner(qwen3: dict[str, Path]) -> None:
     case = Case.of(qwen3["1.7B"], settings("peer.engine.device=cpu"), card(8))
-    assert fit.choose(case, Role.AUDITOR, [Role.AUDITOR]).said.startswith("auditor (bfloat16) fits this")
+    assert fit.choose(case, Role.AUDITOR, [Role.AUDITOR]).reason.startswith("auditor (bfloat16) fits this")
     assert fit.row(case, "learner", "full").fits == "no"
 
 

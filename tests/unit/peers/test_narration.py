@@ -13,7 +13,7 @@ from hivemind.p2p import P2P
 
 from peers.errors import say
 from peers.runtime.watching import narration
-from peers.runtime.watching.narration import LOG, Narrator, narrated, told_beneath
+from peers.runtime.watching.narration import LOG, Narrator, logging_only, narrated
 from swarm import events
 from swarm.membership.identity import Keyring, human_name
 from swarm.types import PeerId
@@ -68,7 +68,7 @@ def test_what_hivemind_and_its_p2pd_say_is_in_the_log_and_on_a_terminal_that_ask
     monkeypatch.setattr(beneath, "level", logging.INFO if verbose else logging.ERROR)
     terminal = logging.StreamHandler(sys.stderr)
     monkeypatch.setattr(beneath, "handlers", [terminal])
-    with narrated(tmp_path, events.Bus(), ME), told_beneath():
+    with narrated(tmp_path, events.Bus(), ME), logging_only():
         P2P._log_p2pd_message(CLOSED)
     assert "go-libp2p-daemon/daemon.go:198: error accepting connection: accept unix: closed" in (
         (tmp_path / LOG).read_text()
@@ -81,7 +81,7 @@ def test_kinds_that_are_remembered_are_bounded(capsys: pytest.CaptureFixture[str
     tell, words = Narrator(ME), Random(1)
     for _ in range(2 * narration.KINDS):
         tell(noted(0.0, "".join(words.choices("abcdefgh", k=12))))
-    assert len(tell._spoken) == narration.KINDS
+    assert len(tell._printed) == narration.KINDS
 
 
 def test_the_log_has_what_is_said_while_the_peer_runs_and_is_bounded(
