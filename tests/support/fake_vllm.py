@@ -1,5 +1,5 @@
 """As much of vLLM as swarm.sample.vllm calls, over transformers: what it draws and reports follows from the
-weights that it was given. `program` is the command of an engine's process that has it in vLLM's place.
+weights that it was given. `install` puts it in vLLM's place.
 """
 
 from __future__ import annotations
@@ -136,9 +136,6 @@ def modules() -> dict[str, Any]:
     return {"vllm": vllm, "vllm.platforms": platforms, "vllm.lora": lora, "vllm.lora.request": request}
 
 
-def program(code: str = "pass", real: bool = False) -> tuple[str, ...]:
-    """`code` runs before the process answers calls; `real`: with the vLLM that is installed."""
-    here = str(Path(__file__).parent)
-    fake = f"sys.path.insert(0, {here!r}); import fake_vllm; sys.modules.update(fake_vllm.modules())"
-    answers = "from peers.build.model import engine_worker; engine_worker.main(sys.argv[1])"
-    return sys.executable, "-c", f"import sys; {'pass' if real else fake}; {code}; {answers}"
+def install() -> None:
+    """From here on `import vllm` gives it, in this process."""
+    sys.modules.update(modules())

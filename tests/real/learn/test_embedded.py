@@ -28,12 +28,18 @@ def quiet(line: str) -> None:
     pass
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("policies") / "one"
+def made(path: Path) -> Path:
     source = tasks.source(TaskSettings(name="digit-sums"), 1)
     embedded.make(path, 1, source.characters, source.example, quiet)
     return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """After a few steps of its warm start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "LAST_STEP", 20)
+        return made(tmp_path_factory.mktemp("policies") / "one")
 
 
 def engine_of(folder: Path) -> HfEngine:
@@ -47,7 +53,8 @@ def accuracy(engine: HfEngine, source: tasks.TaskSource, n: int = 512) -> float:
 
 
 @pytest.mark.nightly
-def test_the_warm_start_answers_about_a_third(folder: Path) -> None:
+def test_the_warm_start_answers_about_a_third(tmp_path: Path) -> None:
+    folder = made(tmp_path / "policy")
     assert 0.25 < accuracy(engine_of(folder), tasks.source(TaskSettings(name="digit-sums"), 1)) < 0.5
 
 
@@ -57,12 +64,12 @@ def test_one_seed_makes_the_same_bytes_and_another_does_not(
 ) -> None:
     monkeypatch.setattr(embedded, "LAST_STEP", 20)
     source = tasks.source(TaskSettings(name="digit-sums"), 1)
-    made = []
+    files = []
     for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
-        torch.manual_seed(len(made))  # the caller's generator must not matter
+        torch.manual_seed(len(files))  # the caller's generator must not matter
         embedded.make(folder.parent / name, seed, source.characters, source.example, quiet)
-        made.append({file.name: file.read_bytes() for file in (folder.parent / name).iterdir()})
-    assert made[0] == made[1] and made[0]["model.safetensors"] != made[2]["model.safetensors"]
+        files.append({file.name: file.read_bytes() for file in (folder.parent / name).iterdir()})
+    assert files[0] == files[1] and files[0]["model.safetensors"] != files[2]["model.safetensors"]
 
 
 def test_it_is_a_folder_that_transformers_loads_by_itself(folder: Path) -> None:
@@ -115,14 +122,14 @@ def test_of_two_that_make_one_policy_at_once_both_have_it(
     """Two `swarm up` of one machine that start together."""
     monkeypatch.setattr(embedded, "LAST_STEP", 1)
     source, folder = tasks.source(TaskSettings(name="digit-sums"), 1), tmp_path / "policy"
-    made = list[dict[str, bytes]]()
+    files = list[dict[str, bytes]]()
 
     def make(progress: Callable[[str], None]) -> None:
         embedded.make(folder, 1, source.characters, source.example, progress)
-        made.append({file.name: file.read_bytes() for file in folder.iterdir()})
+        files.append({file.name: file.read_bytes() for file in folder.iterdir()})
 
-    make(lambda line: make(quiet) if not made else None)  # the other one is done first
-    assert len(made) == 2 and made[0] == made[1] and list(tmp_path.iterdir()) == [folder]
+    make(lambda line: make(quiet) if not files else None)  # the other one is done first
+    assert len(files) == 2 and files[0] == files[1] and list(tmp_path.iterdir()) == [folder]
     (tmp_path / "full").write_text("a file")
     with pytest.raises(NotADirectoryError):
         embedded.make(tmp_path / "full", 1, source.characters, source.example, quiet)

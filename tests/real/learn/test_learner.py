@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import math
 import random
-import subprocess
-import sys
+import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ from swarm.learn.files import checkpoint, weights
 from swarm.learn.learners.base_learner import Gradient, GradientWork
 from swarm.learn.learners.learner import Learner
 from swarm.learn.models.tabular import Tabular
+from swarm.processes.process import Child, Pipe
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
 from swarm.settings.config import BatchSize, ObjectiveSettings, Optimizer, Run, TaskSettings
@@ -323,18 +323,20 @@ def test_a_checkpoint_has_the_bytes_of_a_state(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_written_without_a_copy_of_its_tensors(tmp_path: Path) -> None:
-    script = """
-import resource, sys, torch
-from pathlib import Path
-from swarm.learn.files import checkpoint
-tensors = {str(k): torch.ones(1 << 22) for k in range(16)}  # 256 MiB
-checkpoint.write(Path(sys.argv[1]), {"warm": torch.ones(8)}, {})
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-checkpoint.write(Path(sys.argv[1]), tensors, {})
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-    words = [sys.executable, "-c", script, str(tmp_path)]
-    used = int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    def peak() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def writes() -> None:
+        pipe = Pipe()
+        tensors = {str(k): torch.ones(1 << 22) for k in range(16)}  # 256 MiB
+        checkpoint.write(tmp_path, {"warm": torch.ones(8)}, {})
+        before = peak()
+        checkpoint.write(tmp_path, tensors, {})
+        pipe.send(str(peak() - before).encode())
+
+    child = Child(writes)
+    used = int(child.receive(60))
+    child.end()
     assert used < 32 << 10, f"{used} KiB"
 
 

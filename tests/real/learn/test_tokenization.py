@@ -368,7 +368,7 @@ TOO_MUCH = [
 
 @pytest.fixture
 def hostile(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(template_limits, "SECONDS", 0.5)
+    monkeypatch.setattr(template_limits, "SECONDS", 0.25)
     monkeypatch.setattr(template_limits, "MEMORY", 64 << 20)
     monkeypatch.setattr(template_limits, "LONGEST", 1000)
     return shutil.copytree(folders["llama"], tmp_path / "hostile")

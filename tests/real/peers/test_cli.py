@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,29 @@ def swarm(*words: str, state: Path, **more: str) -> subprocess.CompletedProcess[
         timeout=60,
         check=False,
     )
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """As `swarm`, in this process."""
+    before = os.umask(0o022)
+    os.umask(before)
+
+    def run(*words: str, state: Path = tmp_path, **more: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(ROOT)
+        for name, value in {"XDG_STATE_HOME": str(state), **more}.items():
+            monkeypatch.setenv(name, value)
+        try:
+            code = cli.main(words)
+        finally:
+            os.umask(before)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, said.out, said.err)
+
+    return run
 
 
 def word(expires: float) -> str:
@@ -113,31 +137,29 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
         (["hello"], "an invite begins with swarm1"),
     ],
 )
-def test_an_invite_that_cannot_be_used_is_refused_offline(
-    tmp_path: Path, words: list[str], said: str
-) -> None:
-    ran = swarm("join", *words, state=tmp_path)
+def test_an_invite_that_cannot_be_used_is_refused_offline(here: Command, words: list[str], said: str) -> None:
+    ran = here("join", *words)
     assert (ran.returncode, ran.stdout) == (5, "")
     assert said in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
-def test_a_joiner_cannot_change_what_all_peers_agree_on(tmp_path: Path) -> None:
-    ran = swarm("join", word(time.time() + 999), "--set", "optimizer.lr=1", state=tmp_path)
+def test_a_joiner_cannot_change_what_all_peers_agree_on(here: Command) -> None:
+    ran = here("join", word(time.time() + 999), "--set", "optimizer.lr=1")
     assert ran.returncode == 2
     assert "run.optimizer.lr is the same for all peers" in ran.stderr
 
 
-def test_without_a_run_the_reading_commands_say_where_they_looked(tmp_path: Path) -> None:
+def test_without_a_run_the_reading_commands_say_where_they_looked(here: Command, tmp_path: Path) -> None:
     for command in (["status"], ["leave"], ["export", "out"], ["invite"]):
-        ran = swarm(*command, state=tmp_path)
+        ran = here(*command)
         assert ran.returncode == 2
         assert f"no run on this machine (looked in {tmp_path / 'swarm' / 'runs'})" in ran.stderr
 
 
-def test_show_prints_every_setting_with_its_origin(tmp_path: Path) -> None:
+def test_show_prints_every_setting_with_its_origin(here: Command) -> None:
     words = ("config", "show", "configs/demo.toml", "--json", "--set", "run.seed=4")
-    ran = swarm(*words, state=tmp_path, SWARM__RUN__BATCH__GROUPS="16")
+    ran = here(*words, SWARM__RUN__BATCH__GROUPS="16")
     shown = json.loads(ran.stdout)
     assert shown["run.seed"] == {"value": 4, "origin": "--set run.seed"}
     assert shown["run.batch.groups"] == {
@@ -149,8 +171,8 @@ def test_show_prints_every_setting_with_its_origin(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_check_knows_the_objectives(tmp_path: Path) -> None:
-    ran = swarm("config", "check", "configs/demo.toml", "--set", "objective.name=gepoo", state=tmp_path)
+def test_check_knows_the_objectives(here: Command) -> None:
+    ran = here("config", "check", "configs/demo.toml", "--set", "objective.name=gepoo")
     assert ran.returncode == 2
     assert "gepoo" in ran.stderr
     assert "gepo" in ran.stderr.split("gepoo", 1)[1]
@@ -220,13 +242,17 @@ def raising(error: BaseException) -> int:
     return errors.guarded(program)
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
-def test_closed_descriptors_are_no_bug_and_no_sockets_number(closed: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("closed", "verb"),
+    [(">&-", "show"), ("2>&-", "show"), ("<&- >&-", "show"), ("<&- >&- 2>&-", "check")],
+)
+def test_closed_descriptors_are_no_bug_and_no_sockets_number(closed: str, verb: str, tmp_path: Path) -> None:
+    """`check` imports torch."""
     given = 'exec "$@" ' + closed
     program = "socket.socket().fileno() <= 2 or subprocess.call(['sh', '-c', ': <&0 && : >&1 && : >&2'])"
     imports = "import socket, subprocess, sys; from peers.errors import guarded"
     asks = f"{imports}; sys.exit(guarded(lambda: {program}))"
-    for words in (["-m", "peers.cli", "config", "check", "demo"], ["-c", asks]):
+    for words in (["-m", "peers.cli", "config", verb, "demo"], ["-c", asks]):
         env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
         ended = subprocess.run(
             ["sh", "-c", given, "sh", sys.executable, *words],
@@ -318,8 +344,10 @@ def test_what_the_status_draws_has_a_spelling() -> None:
 @pytest.mark.parametrize(
     "words", [["join", word(2**32 - 1)], ["start", "configs/demo.toml"], ["up", "configs/demo.toml"]]
 )
-def test_a_home_that_cannot_be_made_is_named_before_anything_slow_begins(words: list[str]) -> None:
-    ran = swarm(*words, state=Path("/proc/nowhere"))
+def test_a_home_that_cannot_be_made_is_named_before_anything_slow_begins(
+    here: Command, words: list[str]
+) -> None:
+    ran = here(*words, state=Path("/proc/nowhere"))
     assert ran.returncode == 3
     assert (
         "/proc/nowhere" in ran.stderr

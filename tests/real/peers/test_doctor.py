@@ -6,18 +6,18 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from forks import fork_children
 from places import ROOT
 
-from peers import errors
+from peers import cli, errors
 from peers.commands.doctor import machine_checks, run_checks
+from peers.commands.fit import probe
 from swarm.core.membership import UNSHOWN
 from swarm.membership import invite
 from swarm.membership.identity import open_key
@@ -29,7 +29,10 @@ from swarm.types import Digest, PeerId
 SOMEBODY = "12D3KooWSmGyvUY4BRQK8E9BgUKp3pS4PLfxCSbvAJK5p7mDFuUX"
 
 
-def test_this_machine_can_take_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_can_take_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fork_children(monkeypatch, probe, lambda _: probe.main())
     assert machine_checks.main(tmp_path, as_json=True) == errors.DONE
     said = json.loads(capsys.readouterr().out)
     assert said["able"]
@@ -98,15 +101,15 @@ def word(port: int) -> str:
 
 
 def test_a_word_at_which_nobody_answers_is_exit_code_4_with_the_reason_of_each_address(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = [sys.executable, "-m", "peers.cli", "doctor", "--json", "--folder", str(tmp_path), word(port)]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert ran.returncode == errors.UNREACHED, ran.stderr
-    (told,) = [one for one in json.loads(ran.stdout)["findings"] if one["check"] == "address"]
+    monkeypatch.setattr(machine_checks, "model", lambda: machine_checks.CheckResult("model", "ok", "learns"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert cli.main(["doctor", "--json", "--folder", str(tmp_path), word(port)]) == errors.UNREACHED
+    said = json.loads(capsys.readouterr().out)
+    (told,) = [one for one in said["findings"] if one["check"] == "address"]
     assert told["found"] == f"127.0.0.1 port {port}: connection refused (nothing listens on that port)"
     assert "`swarm invite`" in told["todo"]
 

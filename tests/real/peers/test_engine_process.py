@@ -1,5 +1,6 @@
 """Engines in processes of their own, over transformers and over vLLM (fake_vllm.py): they answer what an
-engine answers here, and their processes may die at any time."""
+engine answers here, and their processes may die at any time. Most are forks of this process
+(engine_workers.py); the first one over transformers is the program."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import fake_vllm
 import msgspec
 import numpy as np
 import pytest
+from engine_workers import FAKE_VLLM, fork_workers
 from nouns import seeds
 
 from peers.build.model import engine_process, factory
@@ -42,7 +43,10 @@ from swarm.tasks.base import RewardError
 from swarm.types import Message, Task
 
 PROMPTS = ["52318=", "1=", "777+12345="]
-CONFIG = Config(run=Run(sampling=Sampling(heads=4)))
+ON_CPU = EngineSettings(device="cpu")
+"""A fork of a process that has used a GPU cannot."""
+
+CONFIG = Config(run=Run(sampling=Sampling(heads=4)), peer=Peer(engine=ON_CPU))
 MANY = 2048
 """Completions of a prompt in a call that is stopped."""
 
@@ -68,18 +72,29 @@ def weights(folder: Path) -> Weights:
 
 
 @pytest.fixture(scope="module", params=["hf", "fake vllm", pytest.param("real vllm", marks=pytest.mark.vllm)])
-def engine(folder: Path, weights: Weights, request: pytest.FixtureRequest) -> Iterator[EngineProcess]:
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def started(folder: Path, weights: Weights, kind: str) -> Iterator[EngineProcess]:
     """One of each kind for all tests: it takes seconds to start."""
-    settings = EngineSettings(timeout=60, length=256)
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        closing(EngineProcess(settings, request.param.split()[-1])) as engine,
-    ):
-        if request.param == "fake vllm":
-            patch.setattr(engine_process, "COMMAND", fake_vllm.program())
-        engine.set_up(folder, msgspec.structs.replace(CONFIG, peer=Peer(engine=settings)))
-        engine.load(weights)
+    settings = EngineSettings(timeout=60, length=256, device="auto" if kind == "real vllm" else "cpu")
+    with closing(EngineProcess(settings, kind.split()[-1])) as engine:
+        with pytest.MonkeyPatch.context() as patch:
+            if kind == "fake vllm":
+                fork_workers(patch, FAKE_VLLM)
+            engine.set_up(folder, msgspec.structs.replace(CONFIG, peer=Peer(engine=settings)))
+            engine.load(weights)
         yield engine
+
+
+@pytest.fixture
+def engine(started: EngineProcess, kind: str, monkeypatch: pytest.MonkeyPatch) -> EngineProcess:
+    """A process that has to start again is a fork."""
+    if kind != "real vllm":
+        fork_workers(monkeypatch, FAKE_VLLM if kind == "fake vllm" else "pass")
+    return started
 
 
 def in_a_file(weights: Weights, path: Path) -> Weights:
@@ -155,6 +170,7 @@ def test_a_killed_process_costs_a_call_and_comes_back_with_its_policy(engine: En
 def test_a_process_that_is_killed_while_the_engine_loads_is_started_again_and_not_for_ever(
     folder: Path, weights: Weights, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
+    fork_workers(monkeypatch)
     left = [times]
 
     def killed_first(child: process.Child, frame: bytes) -> None:
@@ -248,8 +264,9 @@ def test_a_process_that_does_not_start_says_how_it_ended(
 def test_a_load_that_ends_the_process_leaves_no_files_and_a_machine_without_vllm_says_what_to_install(
     folder: Path, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lacks = fake_vllm.program("sys.modules['vllm'] = None")  # what Python puts there for a missing one
-    monkeypatch.setattr(engine_process, "COMMAND", lacks)
+    fork_workers(
+        monkeypatch, "import sys; sys.modules['vllm'] = None"
+    )  # what Python puts there for a missing one
     with closing(EngineProcess(EngineSettings(), "vllm")) as engine:
         engine.set_up(folder, CONFIG)
         with pytest.raises(EngineError, match=r"vLLM cannot be imported .*pip install 'gepo-swarm\[vllm\]'"):
@@ -341,8 +358,9 @@ def test_whoever_asks_for_tasks_beside_a_call_hears_that_the_process_died(engine
 
 
 def test_a_call_waits_for_the_tasks_that_are_rendered_beside_it(
-    folder: Path, weights: Weights, tmp_path: Path
+    folder: Path, weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fork_workers(monkeypatch)
     slow = shutil.copytree(folder, tmp_path / "slow")
     (slow / "chat_template.jinja").write_text(
         "{% for i in range(90000) %}{% set x = i * i %}{% endfor %}{{ messages[0].content }}"
@@ -358,8 +376,9 @@ def test_a_call_waits_for_the_tasks_that_are_rendered_beside_it(
 
 @pytest.mark.nightly
 def test_a_release_whose_file_is_gone_when_the_process_starts_again_is_no_bug(
-    folder: Path, weights: Weights, tmp_path: Path
+    folder: Path, weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fork_workers(monkeypatch)
     engine = EngineProcess(EngineSettings())
     try:
         engine.set_up(folder, CONFIG)

@@ -153,15 +153,22 @@ def test_what_is_no_answer_is_tried_and_an_author_hears_where_it_earns(tried: Tr
 
 
 def test_a_text_of_ones_own_is_scored(tried: Try) -> None:
-    chosen = ("data:sums.jsonl", "--set", "task.rewards=math", "-n", "1")
-    asked = json.loads(tried(*chosen, "--json").out)["tasks"][0]
-    for text, worth in ((asked["answer"], 1.0), ("I do not know.", 0.0), (asked["prompt"], 0.0)):
-        ran = tried(*chosen, "--say", text, "--json")
+    chosen = ("data:sums.jsonl", "-n", "1", "--set")
+    asked = json.loads(tried(*chosen, "task.rewards=mine.py:number", "--json").out)
+    assert "said" not in asked
+    answer = asked["tasks"][0]["answer"]
+    for text, reward, worth in (
+        (answer, "math", 1.0),
+        (f"{answer}\n", "mine.py:number", 1.0),
+        ("I do not know.", "mine.py:number", -0.5),
+        (asked["tasks"][0]["prompt"], "mine.py:number", -0.5),
+    ):
+        ran = tried(*chosen, f"task.rewards={reward}", "--say", text, "--json")
         told = json.loads(ran.out)
         assert (ran.code, told["said"]) == (0, worth)
         assert told["tasks"][0]["said"] == {"completion": text, "reward": worth}
-    assert "said I do not know. → 0" in " ".join(tried(*chosen, "--say", "I do not know.").out.split())
-    assert "said" not in json.loads(tried(*chosen, "--json").out)
+    page = tried(*chosen, "task.rewards=mine.py:number", "--say", "I do not know.").out
+    assert "said I do not know. → -0.5" in " ".join(page.split())
 
 
 def test_a_reward_with_chance_is_at_fault(tried: Try) -> None:

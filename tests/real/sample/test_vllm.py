@@ -8,19 +8,18 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import fake_vllm
 import numpy as np
 import pytest
 import torch
+from engine_workers import FAKE_VLLM, fork_workers, run_programs
 from nouns import seeds
 from rows import nightly
 from undecided_policy import rows
 from vllm_policies import LORA, PROMPTS, SAME, TEMPERATURE, Versions, hosted, recipe
 
-from peers.build.model import engine_process
 from peers.build.model.engine_process import EngineProcess
 from swarm.draws.heads import unpack
 from swarm.learn import replay
@@ -35,14 +34,16 @@ from swarm.types import Noise
 pytestmark = pytest.mark.timeout(900)
 
 Served = tuple[EngineProcess, Versions]
-Command = Callable[..., tuple[str, ...]]
 FAKE, REAL = "fake", pytest.param("real", marks=pytest.mark.vllm)
 REAL_FAMILIES = [pytest.param(f"real {family}", marks=pytest.mark.vllm) for family in tiny.FAMILIES]
 
 
-def vllm_of(kind: str) -> Command:
-    """The command of an engine's process, with code of a test in it."""
-    return partial(fake_vllm.program, real=kind.startswith("real"))
+def start_with(patch: pytest.MonkeyPatch, kind: str, code: str = "pass") -> None:
+    """Engines' processes have this kind of vLLM from now on, and run this code first."""
+    if kind.startswith("real"):
+        run_programs(patch, code)
+    else:
+        fork_workers(patch, f"{FAKE_VLLM}; {code}")
 
 
 @pytest.fixture(scope="module", params=[*nightly(["fake llama"]), *REAL_FAMILIES])
@@ -60,11 +61,11 @@ def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(folder: Path, kind: str) -> Iterator[Served]:
     """One process for many tests; each leaves it with the policy that the Versions are at."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_process, "COMMAND", vllm_of(kind)())
+        start_with(patch, kind)
         engine, versions = hosted(folder), Versions(folder)
         engine.load(versions.move())
-        yield engine, versions
-        engine.close()
+    yield engine, versions
+    engine.close()
 
 
 def starts(engine: EngineProcess) -> float:
@@ -136,16 +137,11 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.make(tmp_path_factory.mktemp("once") / "qwen3", "qwen3")
 
 
-@pytest.fixture(scope="module", params=[*nightly([FAKE]), REAL])
-def command(request: pytest.FixtureRequest) -> Command:
-    return vllm_of(request.param)
-
-
-@pytest.fixture
-def used(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The command, for the engines that a test makes."""
-    monkeypatch.setattr(engine_process, "COMMAND", command())
-    return command
+@pytest.fixture(params=[*nightly([FAKE]), REAL])
+def used(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The kind of vLLM of the engines that a test makes."""
+    start_with(monkeypatch, request.param)
+    return request.param
 
 
 @pytest.mark.parametrize(
@@ -163,7 +159,7 @@ def used(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
 def test_stale_weights_after_a_reload_cost_a_restart(
     tied: Path, monkeypatch: pytest.MonkeyPatch, stays: str, code: str
 ) -> None:
-    monkeypatch.setattr(engine_process, "COMMAND", vllm_of(stays)(code))
+    start_with(monkeypatch, stays, code)
     engine, versions = hosted(tied), Versions(tied)
     with closing(engine):
         for start in (1, 2):
@@ -171,7 +167,7 @@ def test_stale_weights_after_a_reload_cost_a_restart(
             assert starts(engine) == start and versions.apart(engine) < SAME
 
 
-def test_more_prompts_than_vllm_reads_in_a_step_are_sampled(tied: Path, used: Command) -> None:
+def test_more_prompts_than_vllm_reads_in_a_step_are_sampled(tied: Path, used: str) -> None:
     prompts = [f"{i}" + "0123456789" * 12 for i in range(64)]
     with closing(hosted(tied, tasks=64)) as engine:
         engine.load(Versions(tied).move())
@@ -179,14 +175,14 @@ def test_more_prompts_than_vllm_reads_in_a_step_are_sampled(tied: Path, used: Co
 
 
 def test_a_vllm_that_draws_otherwise_than_asked_is_not_used(
-    tied: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    tied: Path, used: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here each completion of a group has the noise of the first."""
     clones = (
         "from swarm.sample import vllm_noise; draw_of = vllm_noise.draw_of;"
         " vllm_noise.draw_of = lambda said, number: draw_of(said, number and 0)"
     )
-    monkeypatch.setattr(engine_process, "COMMAND", command(clones))
+    start_with(monkeypatch, used, clones)
     with closing(hosted(tied)) as engine:
         with pytest.raises(EngineError, match=r"could not be replayed: set peer\.engine\.name to hf"):
             engine.load(Versions(tied).move())
@@ -273,7 +269,7 @@ def test_both_of_vllms_runners_load_the_processor_and_draw_the_same() -> None:
         )
 
 
-def test_adapters_are_replaced_in_place(tied: Path, used: Command) -> None:
+def test_adapters_are_replaced_in_place(tied: Path, used: str) -> None:
     versions = Versions(tied, LORA)
     with closing(hosted(tied, LORA)) as engine:
         for _ in range(4):

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import fork_children
 from process_tree import PATIENCE, children, ended, processes, written
 
 from swarm.tasks.base import RewardError
+from swarm.tasks.workers import worker, worker_process
 from swarm.tasks.workers.worker import Worker
 
 CODE = """
 import asyncio, locale, mmap, os, signal, sys, time
 from pathlib import Path
-import numpy as np
 
 def fine(completions, **columns):
     return [float(len(c)) for c in completions]
@@ -70,9 +71,11 @@ def prints_a_lot(completions, **columns):
     return [1.0] * len(completions)
 
 def arrays(completions, **columns):
+    import numpy as np
     return np.arange(len(completions), dtype=np.float32)
 
 def scalars(completions, **columns):
+    import numpy as np
     return [np.float32(0.5), np.int64(2), True, None][: len(completions)]
 
 async def waits(completions, **columns):
@@ -140,6 +143,12 @@ def make(file: Path) -> Iterator[Make]:
     yield worker
     for worker_made in made:
         worker_made.close()
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers' processes are forks: what a function answers is the same, and its limits are none."""
+    fork_children(monkeypatch, worker, lambda _: worker_process.main())
 
 
 def call(worker: Worker, *completions: str, **columns: list[Any]) -> list[list[float | None]]:
@@ -227,10 +236,9 @@ def test_leaving_python_is_an_exception_like_others(make: Make) -> None:
         ("everything", "mine.py:everything returned .* a dict, instead of a list"),
     ],
 )
-def test_what_is_no_list_of_rewards_is_refused(make: Make, name: str, says: str) -> None:
-    worker = make("fine", name)
+def test_what_is_no_list_of_rewards_is_refused(forked: None, make: Make, name: str, says: str) -> None:
     with pytest.raises(RewardError, match=says):
-        call(worker, "a", "b")
+        call(make("fine", name), "a", "b")
 
 
 def test_a_function_that_hangs_is_named_and_the_next_call_works(make: Make) -> None:
@@ -338,7 +346,7 @@ def test_megabytes_go_there_and_back(make: Make) -> None:
     ],
 )
 def test_code_that_cannot_be_imported_is_told_at_the_start(
-    tmp_path: Path, code: str, function: str, says: str
+    forked: None, tmp_path: Path, code: str, function: str, says: str
 ) -> None:
     (tmp_path / "mine.py").write_text(code)
     worker = Worker(
