@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from light_environment import LightEnvironment
+from light_environment import LightEnvironment, Said
 from packaging.requirements import Requirement
 from trained_runs import judged
 
@@ -84,28 +84,30 @@ def test_the_environment_has_neither_torch_nor_any_extra(light: LightEnvironment
     assert "msgspec" in there and not there & set(extras.EXTRA_OF)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--version"], f"swarm {__version__}"),
-        (["--help"], "swarm up demo"),
-        (["config", "show", "demo"], "run.name = "),
-        (["config", "schema"], "[peer.page]"),
-        (["status"], "a line of the journal"),
-        (["status", "--json"], '"series"'),
-        (["invite"], "swarm1"),
-        (["replay", "--audit"], "groups acknowledged   0"),
-        (["task", "try", "digit-sums"], "Right answers earn 1"),
-        (["leave"], ""),
-    ],
-    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
-)
-def test_what_reads_and_invites_needs_no_extra(
-    light: LightEnvironment, run: Path, words: list[str], said: str
-) -> None:
-    where = {"replay": [str(run)], "status": ["--folder", str(run)], "invite": ["--folder", str(run)]}
-    answer = light.run(*words, *where.get(words[0], ["--folder", str(run)] if words == ["leave"] else []))
-    assert answer.returncode == 0 and said in answer.stdout, answer
+READS = {
+    "--version": f"swarm {__version__}",
+    "--help": "swarm up demo",
+    "config show demo": "run.name = ",
+    "config schema": "[peer.page]",
+    "status": "a line of the journal",
+    "status --json": '"series"',
+    "invite": "swarm1",
+    "replay --audit": "groups acknowledged   0",
+    "task try digit-sums": "Right answers earn 1",
+    "leave": "",
+}
+
+
+@pytest.fixture(scope="module")
+def read(light: LightEnvironment, run: Path) -> dict[str, Said]:
+    folder = ["--folder", str(run)]
+    where = {"replay": [str(run)], "status": folder, "invite": folder, "leave": folder}
+    return light.run_all({text: [*text.split(), *where.get(text.split()[0], [])] for text in READS})
+
+
+@pytest.mark.parametrize("text", READS)
+def test_what_reads_and_invites_needs_no_extra(read: dict[str, Said], text: str) -> None:
+    assert read[text].returncode == 0 and READS[text] in read[text].stdout, read[text]
 
 
 def test_a_finished_run_is_played_on_the_page(light: LightEnvironment, run: Path) -> None:
@@ -130,27 +132,41 @@ def test_the_doctor_names_all_that_is_missing_once_with_one_line(light: LightEnv
 WORD = invite.make(Digest("ab" * 32), [f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"], Role.SAMPLER)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["up", "demo"],
-        ["start", "demo"],
-        ["join", WORD],
-        ["fit", "embedded"],
-        ["sim", "quick"],
-        ["push", "ada/small"],
-        ["verify", "one.evidence"],
-        ["config", "check", "demo"],
-        ["objectives"],
-        ["bench", "gradient", "--quick"],
-    ],
-    ids=lambda words: " ".join(words[:2])[:12],
+TAKES_PART = (
+    "up demo",
+    "start demo",
+    f"join {WORD}",
+    "fit embedded",
+    "sim quick",
+    "push ada/small",
+    "verify one.evidence",
+    "config check demo",
+    "objectives",
+    "bench gradient --quick",
 )
+
+
+@pytest.fixture(scope="module")
+def refused(
+    light: LightEnvironment, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Said, Path]]:
+    path = tmp_path_factory.mktemp("refused")
+    folders = {text: path / text.split()[0] for text in TAKES_PART}
+    commands = {
+        text: [
+            *text.split(),
+            *(["--folder", str(folder)] if text.startswith(("up", "start", "join")) else []),
+        ]
+        for text, folder in folders.items()
+    }
+    return {text: (said, folders[text]) for text, said in light.run_all(commands).items()}
+
+
+@pytest.mark.parametrize("text", TAKES_PART, ids=lambda text: text[:12])
 def test_what_takes_part_says_the_one_line_and_leaves_nothing_behind(
-    light: LightEnvironment, tmp_path: Path, words: list[str]
+    refused: dict[str, tuple[Said, Path]], text: str
 ) -> None:
-    folder = tmp_path / "run"
-    answer = light.run(*words, *(["--folder", str(folder)] if words[0] in ("up", "start", "join") else []))
+    answer, folder = refused[text]
     lines = answer.stderr.strip().splitlines()
     assert (answer.returncode, len(lines)) == (3, 1), answer
     assert lines[0].startswith("swarm: ") and lines[0].endswith(("[peer]'", "[bench]'"))

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,15 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory, policy: Path) -> RunFolder:
+    return new_run.create(tmp_path_factory.mktemp("begun") / "run", Run(), policy)
+
+
 @pytest.fixture
-def run(tmp_path: Path, policy: Path) -> RunFolder:
-    return new_run.create(tmp_path / "run", Run(), policy)
+def run(tmp_path: Path, begun: RunFolder) -> RunFolder:
+    """A copy: it takes half a second to begin one."""
+    return replace(begun, path=shutil.copytree(begun.path, tmp_path / "run"))
 
 
 def test_a_run_that_was_created_is_read_back(run: RunFolder) -> None:
@@ -289,20 +296,33 @@ def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: 
         assert run_folder.digest_of(content) == digest and run.spec.sizes[f"task/{name}"] == len(content)
 
 
-@pytest.fixture
-def made_of_files(tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RunFolder, Run]:
+@pytest.fixture(scope="module")
+def begun_of_files(tmp_path_factory: pytest.TempPathFactory, policy: Path) -> tuple[RunFolder, Run]:
     """A run of a model, data and a reward that lie beside it."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(policy, tmp_path / "model")
-    (tmp_path / "data").mkdir()
+    path = tmp_path_factory.mktemp("begun-of-files")
+    shutil.copytree(policy, path / "model")
+    (path / "data").mkdir()
     for name in ("a.jsonl", "b.jsonl"):
         rows = (f'{{"prompt": "{name} {i}", "answer": "{i}"}}\n' for i in range(9))
-        (tmp_path / "data" / name).write_text("".join(rows))
-    (tmp_path / "mine.py").write_text("def one(completions, **columns): return [1.0] * len(completions)\n")
+        (path / "data" / name).write_text("".join(rows))
+    (path / "mine.py").write_text("def one(completions, **columns): return [1.0] * len(completions)\n")
     settings = Run(
         model=Model(name="./model"), task=TaskSettings(name="data:./data", rewards=("./mine.py:one",))
     )
-    return new_run.create(tmp_path / "run", settings, tmp_path / "model"), settings
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        return new_run.create(path / "run", settings, path / "model"), settings
+
+
+@pytest.fixture
+def made_of_files(
+    begun_of_files: tuple[RunFolder, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[RunFolder, Run]:
+    """A copy of it, with all that lies beside it."""
+    run, settings = begun_of_files
+    shutil.copytree(run.path.parent, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return replace(run, path=tmp_path / "run"), settings
 
 
 @pytest.mark.parametrize(

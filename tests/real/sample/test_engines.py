@@ -20,7 +20,7 @@ import pytest
 import torch
 import undecided_policy
 from nouns import seeds
-from rows import nightly
+from rows import each_once, nightly
 from transformers import Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig, MambaConfig
 from undecided_policy import rows
 
@@ -197,17 +197,16 @@ def test_a_models_limit_is_what_its_config_names_or_stretches_it_to(config: Any,
     assert positions(config) == most
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("family", "dtype"), each_once([*tiny.FAMILIES], ["float32", "bfloat16", "float16"]))
 def test_an_engine_begins_without_weights_as_who_joins_does(
-    families: dict[str, Path], dtype: str, tmp_path: Path
+    families: dict[str, Path], family: str, dtype: str, tmp_path: Path
 ) -> None:
-    for family, whole in families.items():
-        bare = tmp_path / family
-        shutil.copytree(whole, bare, ignore=shutil.ignore_patterns("*.safetensors"))
-        tokenizer = tokenization.load(bare)
-        engine = HfEngine(model.load_policy(bare, dtype=dtype), tokenizer, weights.load_into, 6)
-        engine.load(Weights.of(weights.release_bytes(model.load_policy(whole)), 1))
-        assert engine.sample(asked(tokenizer), 2, [1, 2, 3])
+    bare = tmp_path / family
+    shutil.copytree(families[family], bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    tokenizer = tokenization.load(bare)
+    engine = HfEngine(model.load_policy(bare, dtype=dtype), tokenizer, weights.load_into, 6)
+    engine.load(Weights.of(weights.release_bytes(model.load_policy(families[family])), 1))
+    assert engine.sample(asked(tokenizer), 2, [1, 2, 3])
 
 
 def test_loading_weights_changes_what_is_sampled_and_bad_ones_change_nothing(folder: Path) -> None:

@@ -3,7 +3,7 @@ what is read of what vLLM reports."""
 
 from __future__ import annotations
 
-import subprocess
+import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from torch import Tensor
 from swarm.core.intake.admission import malformation
 from swarm.draws import noise
 from swarm.draws.heads import contradiction, unpack
+from swarm.processes.process import Child, Pipe
 from swarm.sample import vllm_noise
 from swarm.sample.server import named_noise, parse_answers
 from swarm.sample.vllm import completions
@@ -305,12 +306,20 @@ def test_a_servers_request_says_seed_size_and_temperature_and_leaves_vllm_no_noi
 
 
 def test_vllms_worker_imports_little_of_this_project() -> None:
-    code = (
-        "import sys; import swarm.sample.vllm_noise;"
-        " print(*sorted(name for name in sys.modules if name.split('.')[0] in ('swarm', 'peers')))"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == [
+    def ours() -> list[str]:
+        return sorted(name for name in sys.modules if name.split(".")[0] in ("swarm", "peers"))
+
+    def imports() -> None:
+        pipe = Pipe()
+        for name in ours():
+            del sys.modules[name]
+        importlib.import_module("swarm.sample.vllm_noise")
+        pipe.send(" ".join(ours()).encode())
+
+    child = Child(imports)
+    told = child.receive(60).decode()
+    child.end()
+    assert told.split() == [
         "swarm",
         "swarm.draws",
         "swarm.draws.noise",
