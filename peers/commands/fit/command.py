@@ -111,7 +111,7 @@ def speeds(case: Case, model: Path) -> Callable[[str], Speed]:
 
     def speed(dtype: str) -> Speed:
         if dtype not in known:
-            _say(f"measuring this device's speed in {dtype}")
+            say(f"measuring this device's speed in {dtype}")
             shape = (case.model_shape.hidden, 3 * case.model_shape.hidden)
             outcome = probe.run(probe.Job(what="speed", folder=str(model), dtype=dtype, shape=shape), START)
             if outcome.failed:
@@ -169,7 +169,7 @@ def _random_weights(case: Case, model: Path) -> Iterator[tuple[Path, str]]:
         for file in model.iterdir():
             if ".safetensors" not in file.name:
                 (Path(name) / file.name).symlink_to(file.resolve())
-        _say(f"writing {need / GB:.1f} GB of random weights: the model's own are not on this disk")
+        say(f"writing {need / GB:.1f} GB of random weights: the model's own are not on this disk")
         outcome = probe.run(probe.Job(what="weights", folder=name), START + need / SLOW_DISK)
         yield (
             Path(name),
@@ -184,7 +184,7 @@ def measure(case: Case, folder: Path, row: FitRow, speed: Callable[[str], Speed]
     seconds = plain.step * known.time
     if seconds > TOO_LONG:
         return row._replace(note=f"not measured: even a small piece takes about {seconds:.0f} s")
-    _say(f"measuring {row.role} {row.kind} (about {2 * seconds:.0f} s and a start)")
+    say(f"measuring {row.role} {row.kind} (about {2 * seconds:.0f} s and a start)")
     machine = case.on(row.role)
     share = machine.gpus[0].free / machine.gpus[0].total if machine.gpus else 0.0
     job = probe.Job(
@@ -268,7 +268,3 @@ def _settings(config: Config, folder: Path, row: FitRow, run_shape: RunShape) ->
         quantize=row.kind if small else "none",
     )
     return Config(run=run, peer=replace(peer, engine=engine))
-
-
-def _say(line: str) -> None:
-    say(line)

@@ -2,7 +2,7 @@
 
 those that still run --asked now--> names, the seed's last: it receives the others' last releases and
                                     their farewells, so that its journal and history record how the run ended
-                     --said-->      a line at each change, with the peers that are awaited
+                     --news-->      a line at each change, with the peers that are awaited
 """
 
 from __future__ import annotations
