@@ -74,9 +74,9 @@ Scene = Callable[[Browser], Awaitable[None]]
 Play = Callable[[Scene], None]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def play() -> Iterator[Play]:
-    """Runs a scene with the browser, which starts once: a start takes longer than most scenes."""
+    """Runs a scene with the browser, which starts once a folder: a start takes longer than most scenes."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.fail(

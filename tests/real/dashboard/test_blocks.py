@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, heard, story, who
-from dashboards import INVITE, Play, census, listen, look, past, play
+from dashboards import INVITE, Play, census, listen, look, past
 from drawers import DRAWER, NAME, ROWS, opened, row
 from playwright.async_api import Browser, Page, expect
 
@@ -21,8 +21,6 @@ from dashboard.serve.server import serve
 from swarm import events as happened
 from swarm.membership.identity import human_name, peer_id
 from swarm.types import Link, PeerId
-
-__all__ = ["play"]
 
 HELD = "document.activeElement === document.body || document.activeElement.closest('dialog') !== null"
 """The body has the focus while the keyboard is on the browser's own controls."""

@@ -13,7 +13,7 @@ from functools import cache
 
 import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, released, still, story, who
-from dashboards import INVITE, PATIENCE, Play, census, listen, look, past, play, served
+from dashboards import INVITE, PATIENCE, Play, census, listen, look, past, served
 from made_up_swarm import START, Swarm
 from msgspec.structs import replace
 from playwright.async_api import Browser, Page, Response, Route, ViewportSize, expect
@@ -28,8 +28,6 @@ from swarm.membership.identity import human_name
 from swarm.protocol import Role
 from swarm.settings.config import Run
 from swarm.types import Lag, PeerId
-
-__all__ = ["play"]
 
 SECTIONS = ("now", "wrong", "staleness", "learning", "network", "peers", "samples", "events", "invite")
 CURVES = 12
@@ -435,9 +433,9 @@ def test_the_slider_of_a_replay_reaches_its_end(play: Play) -> None:
 
 
 @cache
-def of_an_hour() -> JournalReplay:
-    """Made once: reading a long journal takes longer than the dashboard needs to open."""
-    return JournalReplay(list(story(900, start=1e9)))
+def of_some_minutes() -> JournalReplay:
+    """Made once: reading a journal takes longer than the dashboard needs to open."""
+    return JournalReplay(list(story(300, start=1e9)))
 
 
 @pytest.mark.parametrize(
@@ -448,7 +446,7 @@ def test_a_replay_opens_at_the_speed_of_its_address_and_keeps_to_it(
     play: Play, query: str, chosen: str
 ) -> None:
     async def scene(chromium: Browser) -> None:
-        server = await serve(create_app(of_an_hour()), "127.0.0.1", 0, free=False)
+        server = await serve(create_app(of_some_minutes()), "127.0.0.1", 0, free=False)
         page = await chromium.new_page()
         await page.goto(server.url + query)
         await expect(page.locator("#link-text")).to_have_text("replay")

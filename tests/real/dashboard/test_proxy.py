@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
-from dashboards import Play, play
+from dashboards import Play
 from playwright.async_api import Browser
 from proxies import PASSWORD, USER, served, works_in_whole
 from starlette.testclient import TestClient
@@ -20,8 +20,6 @@ from starlette.testclient import TestClient
 from dashboard.fold.state import SwarmState
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
-
-__all__ = ["play"]
 
 PREFIX = "/lab/run"
 GRANTED = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()

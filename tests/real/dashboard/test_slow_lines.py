@@ -9,7 +9,7 @@ import time
 import msgspec
 from dashboard_happenings import folded
 from dashboard_story import LEARNERS, SAMPLERS, SEED, beat, digest, heard, released, story
-from dashboards import Play, past, play
+from dashboards import Play, past
 from drawers import DRAWER, opened, row
 from made_up_swarm import Swarm
 from playwright.async_api import Browser, expect
@@ -20,8 +20,6 @@ from dashboard.fold.state import SwarmState
 from swarm import events as happened
 from swarm.protocol import Phase, Role
 from swarm.types import Fetching, Patch, PeerId
-
-__all__ = ["play"]
 
 JOINER = PeerId("12D3KooWJoiner")
 SIZE = 185_308_664
