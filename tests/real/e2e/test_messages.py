@@ -1,7 +1,7 @@
 """What a person is told when something is wrong, and the exit code: a sentence with cause and next step,
 never a traceback.
 
-One seed serves all tests that need a swarm to be refused by.
+One swarm serves all tests that need one to be refused by.
 """
 
 import os
@@ -24,12 +24,9 @@ from swarm.types import Digest
 KEY = invite.keyring(bytes(32))
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcesses]:
-    """A run with its seed."""
-    with started_swarm(tmp_path_factory.mktemp("messages")) as it:
-        it.seed()
-        yield it
+@pytest.fixture
+def house(observed: SwarmProcesses) -> SwarmProcesses:
+    return observed
 
 
 def refused(ran: subprocess.CompletedProcess[str], code: int, *said: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from swarm_processes import SETTINGS, UNHURRIED, UP, Program, SwarmProcesses, alive, get, started_swarm, swarm
+from observed_swarm import newest, training
+from swarm_processes import UNHURRIED, Program, SwarmProcesses, alive, get, started_swarm, swarm
 
 from swarm import events
 from swarm.membership import invite
@@ -20,22 +21,14 @@ from swarm.protocol import Role
 from swarm.types import PeerId
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcesses]:
-    """`swarm up` with a learner and a sampler that have trained some versions."""
-    settings = SETTINGS + UP.format(learners=1, evaluators=0, versions=0)
-    with started_swarm(tmp_path_factory.mktemp("observed"), settings) as it:
-        it.up(*UNHURRIED)
-        it.wait_until(lambda: newest(it) >= 4, 120, "nothing was learned")
-        yield it
+@pytest.fixture
+def house(observed: SwarmProcesses) -> Iterator[SwarmProcesses]:
+    """It trains."""
+    with training(observed):
+        yield observed
 
 
 PEERS = ("seed", "learner-1", "sampler-1")
-
-
-def newest(house: SwarmProcesses) -> int:
-    """The newest version that the seed heard of."""
-    return max((event.release.version for event in house.told("seed", events.Released)), default=-1)
 
 
 def everybody(house: SwarmProcesses) -> set[PeerId]:
@@ -82,9 +75,10 @@ def end(program: Program) -> int:
 # --- a late window ------------------------------------------------------------------------------------------
 
 
-def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(
-    house: SwarmProcesses, tmp_path: Path
+def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came_without_torch_or_a_model(
+    observed: SwarmProcesses, tmp_path: Path
 ) -> None:
+    house = observed
     before = trained(house)
     late = window(house, house.invite("observer"), tmp_path / "late")
     url = page(house, late)
@@ -95,15 +89,10 @@ def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(
     assert before <= set(versions(url))
     assert state["head"]["version"] >= max(before)
     known = newest(house)
-    house.wait_until(
-        lambda: get(url, "api/state")["head"]["version"] > known, 30, "the window does not go on"
-    )
-    assert end(late) == 130
-
-
-def test_a_window_imports_neither_torch_nor_a_model(house: SwarmProcesses, tmp_path: Path) -> None:
-    late = window(house, house.invite("observer"), tmp_path / "late")
-    page(house, late)
+    with training(house):
+        house.wait_until(
+            lambda: get(url, "api/state")["head"]["version"] > known, 30, "the window does not go on"
+        )
     mapped = {Path(region.path).name for region in psutil.Process(late.pid).memory_maps()}
     assert not [name for name in mapped if "torch" in name]
     assert not (tmp_path / "late" / "model").exists()
@@ -220,7 +209,8 @@ def test_status_of_an_invite_tells_what_was_before(house: SwarmProcesses, tmp_pa
     assert everybody(house) <= {row["id"] for row in state["peers"]}
 
 
-def test_status_of_a_folder_tells_the_same_as_its_page(house: SwarmProcesses) -> None:
+def test_status_of_a_folder_tells_the_same_as_its_page(observed: SwarmProcesses) -> None:
+    house = observed
     ran = swarm("status", "--json", "--folder", str(house.folder))
     assert ran.returncode == 0, ran.stderr
     state, shown = json.loads(ran.stdout), get((house.folder / "page").read_text(), "api/state")
