@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 from forged_patches import BOMB, raw
-from hive_world import HivePorts, HiveWorld, in_world
+from hive_world import HivePorts, HiveWorld
+from shared_nodes import Shared, shared_nodes
 from still_host import RUN, membership
 
 from peers.build.model.learner_averager import NoAverager
@@ -37,9 +39,15 @@ STOPS = (0, 1, 4, 5, 6, 5 + 63, 5 + 64, 70_000, 5 + BLOCK - 1)
 first piece, before the last byte of a block."""
 
 
-def test_an_upload_that_stops_after_any_number_of_bytes_costs_a_question() -> None:
-    async def body(world: HiveWorld) -> None:
-        stops, honest, wants = await world.ports(3)
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Shared]:
+    with shared_nodes(lambda world: world.ports(3)) as run:
+        yield run
+
+
+def test_an_upload_that_stops_after_any_number_of_bytes_costs_a_question(shared: Shared) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
+        stops, honest, wants = peers
         whole = Blocks.of(SMALL)
         source, other = Blobs(stops.mail), Blobs(honest.mail)
         source.hold(1, whole)
@@ -63,7 +71,7 @@ def test_an_upload_that_stops_after_any_number_of_bytes_costs_a_question() -> No
             found = await both.fetch(1, whole.root, whole.size, [stops.me, honest.me])
             assert found.whole == SMALL and not blamed, f"after {most} bytes"
 
-    in_world(body)
+    shared(body)
 
 
 def host_of(ports: HivePorts, role: Role, seen: list[events.Event], **who: object) -> Host:
@@ -100,10 +108,12 @@ def release_of(publisher: Host, version: int, blocks: Blocks, *patches: Patch) -
     )
 
 
-def test_over_real_nodes_a_forged_patch_or_signature_is_named_and_the_honest_bytes_come() -> None:
-    async def body(world: HiveWorld) -> None:
+def test_over_real_nodes_a_forged_patch_or_signature_is_named_and_the_honest_bytes_come(
+    shared: Shared,
+) -> None:
+    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
         seen: list[events.Event] = []
-        ports = await world.ports(2)
+        ports = [peers[2], peers[0]]  # of which the first serves no blocks yet
         forger = host_of(ports[0], Role.LEARNER, seen)
         victim = host_of(ports[1], Role.SAMPLER, seen, release_size=len(SMALL))
         await forger.releases.serve()
@@ -137,7 +147,7 @@ def test_over_real_nodes_a_forged_patch_or_signature_is_named_and_the_honest_byt
         told = [(event.sender, event.reason) for event in seen if isinstance(event, events.Rejected)][-1]
         assert told[0] == ports[0].me and "patch to version 1: a frame declares" in told[1]
 
-    in_world(body)
+    shared(body)
 
 
 def first_block(patch: bytes) -> bytes:
