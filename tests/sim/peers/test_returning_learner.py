@@ -26,7 +26,7 @@ from swarm.sim import disks
 from swarm.sim.scenario import Fault, SimulatedLinks
 from swarm.types import Digest, PeerId
 
-LEARN, KILLED, DOWN = 4.0, 30.0, 20.0
+LEARN, KILLED, DOWN = 4.0, 18.0, 20.0
 WHO = "learner-2"
 
 
@@ -36,7 +36,7 @@ def returning(
     *others: Fault,
     learners: int = 3,
     samplers: int = 7,
-    minutes: float = 1.4,
+    minutes: float = 1.2,
     down: float = DOWN,
 ) -> Told:
     """Learners of which one is killed and comes back. A state is here in two seconds."""
@@ -247,7 +247,7 @@ def test_who_is_left_out_of_a_round_waits_for_nobody_who_has_stepped_on(
 @pytest.mark.parametrize("later", [0.0, *nightly([1.0]), 2.0])
 def test_two_that_come_back_are_in_the_next_round_with_all_others(tmp_path: Path, later: float) -> None:
     other = Fault(at=KILLED, fault="bounce", down=DOWN + later, peer="learner-1")
-    told = returning(tmp_path, True, other, learners=4, minutes=1.2)
+    told = returning(tmp_path, True, other, learners=4, minutes=1.0)
     (synced, *_), (second, *_) = falls(told), falls(told, "learner-1")
     rounds = told.of(Averaged, "learner-0", since=max(synced.at, second.at) - EPOCH)
     assert synced.version == second.version == rounds[0].version and len(rounds[0].members) == 4
@@ -257,14 +257,14 @@ def test_who_meets_nobody_while_all_others_wait_for_one_gives_that_one_its_state
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It went to its round before it heard that another falls in, and all others heard of that first."""
-    early, back = PeerId("learner-0"), 49.0  # when the others are about to end their gradients
+    early, back = PeerId("learner-0"), 37.0  # when the others are about to end their gradients
 
     def met_before(others: OtherLearners) -> bool:
         return others._host.ports.me == early and others._host.now() - EPOCH < back + 2.0
 
     monkeypatch.setattr(OtherLearners, "_met_before", met_before)
     monkeypatch.setattr(OtherLearners, "at_release", lambda *_: early)
-    told = returning(tmp_path, down=back - KILLED, samplers=14, minutes=1.1)
+    told = returning(tmp_path, down=back - KILLED, samplers=14, minutes=0.9)
     synced, *_ = falls(told)
     steps = told.of(Trained, early, since=back + 2.0, until=synced.at - EPOCH + LEARN)
     assert [step.members for step in steps] == [3]

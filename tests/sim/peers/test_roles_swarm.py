@@ -84,7 +84,7 @@ def test_nothing_is_lost_on_a_good_day() -> None:
 
 
 def test_the_same_seed_gives_the_same_journal_and_another_one_another() -> None:
-    runs = [World(scenario(0.4, seed=seed), sim.spawn).run().sha256 for seed in (5, 5, 6)]
+    runs = [World(scenario(0.3, seed=seed), sim.spawn).run().sha256 for seed in (5, 5, 6)]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -124,18 +124,18 @@ def test_who_gets_a_rounds_average_after_its_release_steps_by_it_too(monkeypatch
 
 
 def test_a_learner_that_crashes_costs_the_others_a_round() -> None:
-    told = Told(scenario(1.5, (3, 3), Fault(at=40.3, fault="crash", peer="learner-1")))
-    steps = sorted(event.at for event in told.of(Trained, "learner-0", since=20))
+    told = Told(scenario(1.05, (3, 3), Fault(at=20.3, fault="crash", peer="learner-1")))
+    steps = sorted(event.at for event in told.of(Trained, "learner-0", since=10))
     gaps = [after - before for before, after in pairwise(steps)]
     # Its share waits for it until it counts as lost, at most; the match window and one batch on top.
     assert max(gaps) < Pace().patience + 6.0
-    assert len([at for at in steps if at - EPOCH > 55]) > 10
+    assert len([at for at in steps if at - EPOCH > 35]) > 10
 
 
 def test_a_learner_that_comes_back_catches_up_and_takes_part() -> None:
-    told = Told(scenario(1.2, (2, 3), Fault(at=25, fault="bounce", peer="learner-1", down=15)))
-    assert told.of(CaughtUp, "learner-1", since=40, until=50)
-    assert [event for event in told.of(Trained, "learner-1", since=45) if event.members == 2]
+    told = Told(scenario(0.85, (2, 3), Fault(at=12, fault="bounce", peer="learner-1", down=15)))
+    assert told.of(CaughtUp, "learner-1", since=27, until=37)
+    assert [event for event in told.of(Trained, "learner-1", since=32) if event.members == 2]
     versions = {event.peer: event.version for event in told.of((Trained, CaughtUp), "learner")}  # type: ignore[arg-type]
     assert abs(versions["learner-0"] - versions["learner-1"]) <= 1
 
@@ -250,7 +250,7 @@ def test_nothing_older_than_the_window_is_trained_on() -> None:
         policy=DelayLaw(law="lognormal", seconds=4.0, shape=1.0, longest=60.0),
         upload=DelayLaw(law="lognormal", seconds=3.0, shape=1.0, longest=60.0),
     )
-    told = Told(scenario(1.2, (2, 4), delay=slow, window=Window(versions=6, seconds=15.0)))
+    told = Told(scenario(0.9, (2, 4), delay=slow, window=Window(versions=6, seconds=15.0)))
     assert told.verdicts()["stale"] > 5 and told.of(Trained)
     ages = Counter[int]()
     lags = Counter[int]()
@@ -280,10 +280,10 @@ def test_a_group_whose_receipt_is_late_is_trained_on_once() -> None:
     # Held for less than it takes to be lost, long enough for a delivery's deadline.
     told = Told(
         scenario(
-            1.2,
+            0.8,
             (2, 3),
-            Fault(at=20, fault="hold", between=sides),
-            Fault(at=40, fault="release", between=sides),
+            Fault(at=10, fault="hold", between=sides),
+            Fault(at=30, fault="release", between=sides),
             pace=Pace(beat=2.0, patience=60.0),
         )
     )
@@ -294,7 +294,7 @@ def test_a_group_whose_receipt_is_late_is_trained_on_once() -> None:
 
 
 def test_twenty_samplers_on_two_learners_seldom_find_them_full() -> None:
-    told = Told(scenario(0.35, (2, 20), batch=BatchSize(groups=32, close_after=3.0)))
+    told = Told(scenario(0.25, (2, 20), batch=BatchSize(groups=32, close_after=3.0)))
     verdicts = told.verdicts()
     assert verdicts["over-quota"] < 0.05 * verdicts.total() and verdicts["admit"] > 100
 
@@ -303,9 +303,9 @@ def test_injected_delays_show_where_they_act() -> None:
     def constant(seconds: float) -> DelayLaw:
         return DelayLaw(law="constant", seconds=seconds)
 
-    policy = Told(scenario(1.0, (1, 2), delay=Delay(policy=constant(7.0))))
+    policy = Told(scenario(0.6, (1, 2), delay=Delay(policy=constant(7.0))))
     assert min(event.age for event in policy.of(Adopted)) >= 7.0
-    upload = Told(scenario(1.0, (1, 2), delay=Delay(upload=constant(7.0))))
+    upload = Told(scenario(0.6, (1, 2), delay=Delay(upload=constant(7.0))))
     assert min(event.seconds for event in upload.of(Judged)) >= 7.0
     assert min(event.age for event in upload.of(Adopted)) < 2.0
 
@@ -352,7 +352,7 @@ def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.Mo
             return await super()._send(group, learner)
 
     monkeypatch.setattr("peers.sampler.sampler.Sampler", Liar)
-    told = Told(scenario(1.2))
+    told = Told(scenario(0.8))
     verdicts = {
         (told_lies[event.group], event.verdict.value) for event in told.of(Judged) if event.group in told_lies
     }
@@ -363,7 +363,7 @@ def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.Mo
     honest = [event for event in told.of(Judged) if event.group not in told_lies]
     # A sampler may have a version before a learner has it, and then takes its group to another one.
     judged = {event.verdict for event in honest if "ahead of this learner" not in event.detail}
-    assert judged == {Verdict.ADMIT} and told.of(Trained, since=60)
+    assert judged == {Verdict.ADMIT} and told.of(Trained, since=40)
 
 
 def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +401,7 @@ def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pyte
     monkeypatch.setattr("peers.learner.learner.LearnerPeer", Watched)
     told = Told(
         scenario(
-            1.0,
+            0.6,
             (2, 4),
             delay=Delay(upload=DelayLaw(law="lognormal", seconds=3.0, shape=1.0)),
             window=Window(versions=4, seconds=15.0),

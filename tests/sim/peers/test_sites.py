@@ -149,12 +149,12 @@ def closes(told: Told) -> set[str]:
 
 
 def test_the_others_go_on_when_the_leader_of_the_lists_dies() -> None:
-    told = Told(scenario(1.3, 3, Fault(at=20.2, fault="crash", peer="learner-0")))
-    before, after = told.members(until=18), told.members(since=20.2 + Pace().patience + 10)
+    told = Told(scenario(1.1, 3, Fault(at=10.2, fault="crash", peer="learner-0")))
+    before, after = told.members(until=10), told.members(since=10.2 + Pace().patience + 10)
     assert any("learner-0" in members for lists in before.values() for members in lists)
     assert len(after) > 5
     assert {members for lists in after.values() for members in lists} == {("learner-1", "learner-2")}
-    assert all(len(weights) == 1 for weights in told.releases(since=40).values())
+    assert all(len(weights) == 1 for weights in told.releases(since=30).values())
 
 
 @pytest.mark.nightly
@@ -189,7 +189,7 @@ def test_a_contribution_that_is_late_counts_in_a_later_list(monkeypatch: pytest.
         await real(self, groups, weight, marks)
 
     monkeypatch.setattr(SiteExchange, "contribute", late)
-    told = Told(scenario(1.1, 3))
+    told = Told(scenario(0.9, 3))
     lists = told.members()
     assert set(slow) == {3, 7}
     assert all(lists[version] == {("learner-0", "learner-2")} for version in (3, 7))
@@ -234,9 +234,9 @@ def test_a_learner_that_joins_in_the_middle_has_the_same_bytes_soon() -> None:
 
 
 def test_a_learner_that_comes_back_takes_part_again() -> None:
-    told = Told(scenario(1.3, 2, Fault(at=20, fault="bounce", peer="learner-1", down=15)))
-    assert told.of(CaughtUp, "learner-1", since=35, until=50)
-    assert {("learner-0", "learner-1")} in told.members(since=55).values()
+    told = Told(scenario(0.95, 2, Fault(at=10, fault="bounce", peer="learner-1", down=15)))
+    assert told.of(CaughtUp, "learner-1", since=25, until=40)
+    assert {("learner-0", "learner-1")} in told.members(since=40).values()
 
 
 @pytest.mark.nightly

@@ -18,16 +18,16 @@ from swarm.sim.scenario import Fault
 from swarm.types import Digest, Release
 
 SIDES = (("learner-0", "sampler-0"), ("learner-1", "sampler-1", "sampler-2", "seed-0"))
-HEALED = 80
+HEALED = 60
 
 
 @cache
 def cut() -> Told:
     faults = [
-        Fault(at=30, fault="partition", between=SIDES),
+        Fault(at=12, fault="partition", between=SIDES),
         Fault(at=HEALED, fault="repair", between=SIDES),
     ]
-    return Told(scenario(1.8, (2, 3), *faults))
+    return Told(scenario(1.35, (2, 3), *faults))
 
 
 def lines(told: Told, version: int, weights: Digest) -> dict[int, str]:
@@ -69,8 +69,8 @@ def test_the_groups_of_the_part_that_lost_come_back_once() -> None:
 
 @pytest.mark.parametrize("seed", [1, *nightly([2])])
 def test_who_was_only_away_is_told_to_have_been_behind(seed: int) -> None:
-    told = Told(scenario(1.2, (2, 3), Fault(at=20, fault="bounce", peer="learner-1", down=20), seed=seed))
-    assert told.of(CaughtUp, "learner-1", since=40) and not told.of(Forked)
+    told = Told(scenario(0.75, (2, 3), Fault(at=10, fault="bounce", peer="learner-1", down=20), seed=seed))
+    assert told.of(CaughtUp, "learner-1", since=30) and not told.of(Forked)
 
 
 THREE = (("learner-0", "learner-2", "sampler-0"), ("learner-1", "sampler-[123]", "seed-0"))

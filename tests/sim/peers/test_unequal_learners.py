@@ -19,15 +19,15 @@ from swarm.sim.world import World
 
 @cache
 def slow_third() -> Told:
-    return Told(unequal(3, 2.5))
+    return Told(unequal(3, 2.5, 1.25))
 
 
 def test_a_slow_learner_is_in_the_rounds_with_a_smaller_share() -> None:
     told = slow_third()
-    rounds = [len(event.members) for event in told.of(Averaged, "learner-0", since=30)]
+    rounds = [len(event.members) for event in told.of(Averaged, "learner-0", since=25)]
     assert len(rounds) > 12 and Counter(rounds)[3] >= 0.9 * len(rounds)
     groups = {
-        peer: sum(event.groups for event in told.of(Trained, peer, since=30))
+        peer: sum(event.groups for event in told.of(Trained, peer, since=25))
         for peer in ("learner-0", "learner-1", "learner-2")
     }
     assert 2 * groups["learner-2"] < groups["learner-1"] <= 1.2 * groups["learner-0"]
@@ -35,9 +35,9 @@ def test_a_slow_learner_is_in_the_rounds_with_a_smaller_share() -> None:
 
 def test_a_slow_learner_is_better_than_none() -> None:
     def groups(told: Told) -> int:
-        return sum(event.groups for event in told.of(Trained, since=30))
+        return sum(event.groups for event in told.of(Trained, since=25))
 
-    assert groups(slow_third()) > 1.05 * groups(Told(unequal(2, 1.0)))
+    assert groups(slow_third()) > 1.05 * groups(Told(unequal(2, 1.0, 1.25)))
 
 
 def scene(learners: int, slower: float, minutes: float) -> Scenario:
@@ -75,7 +75,7 @@ def test_who_is_late_at_first_is_in_the_rounds_later() -> None:
     """Nobody knows its speed, so it is late for the first rounds; who takes that for staying away is in other
     rounds than those who do not."""
     told = list[Event]()
-    World(scene(4, 2.5, 2.0), sim.spawn, sinks=[told.append]).run()
+    World(scene(4, 2.5, 1.5), sim.spawn, sinks=[told.append]).run()
     assert not [event for event in told if isinstance(event, Unreached)]
     rounds = [len(event.members) for event in told if isinstance(event, Averaged)]
     assert set(rounds[-12:]) == {4}
