@@ -19,6 +19,7 @@ import pytest
 from importlinter.application.use_cases import lint_imports
 from importlinter.configuration import configure
 from places import ROOT
+from uncollected import uncollected
 
 from swarm.settings import loading
 from swarm.sim import scenario
@@ -74,6 +75,7 @@ class Facts(NamedTuple):
 
 
 @cache
+@uncollected()
 def facts() -> list[Facts]:
     tops = (*PACKAGES, "docs", "tests", "examples")
     return [facts_of(path, top) for top in tops for path in sorted((ROOT / top).rglob("*.py"))]

@@ -10,6 +10,7 @@ from functools import cache
 from types import ModuleType
 
 from places import ROOT
+from uncollected import uncollected
 
 from swarm.protocol import KEYS, KINDS, PARTS, PHASES, ROLES, SERVICES, TOPICS, Phase, Role
 
@@ -82,8 +83,9 @@ def test_the_page_names_every_row() -> None:
 
 
 @cache
+@uncollected()
 def spoken() -> tuple[tuple[str, ast.Constant | ast.Call | ast.Compare], ...]:
-    """Where words can stand, by the file's name. Each collection of garbage would walk whole trees."""
+    """Where words can stand, by the file's name."""
     paths = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
     named = [(path.relative_to(ROOT).as_posix(), path) for path in paths]
     return tuple(
