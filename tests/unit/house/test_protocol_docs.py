@@ -128,7 +128,7 @@ def protocol_words(node: ast.Constant | ast.Call | ast.Compare) -> Iterator[obje
         }
         if name == "run" and owner.endswith(("work", "engine_calls")):
             places = {"run": [0]}
-        if name in ("failed", "_report", "report", "_replace"):
+        if name in ("failed", "_report", "report", "_replace") and not owner.endswith("disk"):  # names files
             places = {name: [0]}
         said = [node.args[place] for place in places.get(name, ()) if place < len(node.args)]
         said += [one.value for one in node.keywords if one.arg in ("part", "service")]
