@@ -252,3 +252,10 @@ def test_a_peer_of_which_too_many_know_nothing_makes_room() -> None:
     assert state.gone(since=1) == (who(0),)
     fold(state, heard(who(0), 1, 1010.0, seq=4))
     assert state.gone(since=1) == ()
+
+
+def test_points_that_are_merged_weigh_by_their_groups() -> None:
+    curve = Series(limit=2)
+    for version, (value, groups) in enumerate([(0.0, 1.0), (4.0, 3.0), (8.0, 1.0)]):
+        curve.add(version, float(version), value, groups, 1)
+    assert curve.points() == ((1, 1.0, 3.0), (2, 2.0, 8.0))
