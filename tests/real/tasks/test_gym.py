@@ -129,7 +129,7 @@ def test_what_a_text_makes_of_the_worker_is_an_error_and_no_exercise(
     """The text runs as code in the worker: its answers are data of a stranger from then on."""
     task = evaluating.task(0)
     inside = "__import__('sys').modules['swarm.tasks.workers.gym_worker'].__dict__"
-    evaluating.rewards(task, [f"{inside}.update(_words=lambda exercise: ['?', 1, []])"])
+    evaluating.rewards(task, [f"{inside}.update(_question_and_answer=lambda exercise: ['?', 1, []])"])
     with pytest.raises(TaskError, match=NO_ANSWER):
         evaluating.task(1)
     with pytest.raises(TaskError, match=NO_ANSWER):
