@@ -96,4 +96,7 @@ class Gradients:
         """The size of a microbatch and of its activations in memory, as text."""
         statistics = self._learner.statistics()
         kept = "activations recomputed" if statistics.get("recomputed") else "activations kept"
-        return f"at most {statistics.get('micro', 0):g} groups at a time, {kept}"
+        copies = (
+            f", each completion with a copy of its prompt: {why}" if (why := self._learner.padded) else ""
+        )
+        return f"at most {statistics.get('micro', 0):g} groups at a time, {kept}{copies}"

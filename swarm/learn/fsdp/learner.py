@@ -47,6 +47,7 @@ from swarm.learn.fsdp.messages import (
 from swarm.learn.learners.base_learner import BaseLearner, GradientResult, GradientWork, GroupResult
 from swarm.learn.learners.microbatch import OutOfMemory
 from swarm.learn.models.model import dtype_of
+from swarm.learn.models.policy import SPLIT
 from swarm.settings.config import Run, Training
 from swarm.storage.image import MakeDraft, in_memory
 from swarm.storage.weights import Weights
@@ -155,6 +156,10 @@ class ShardedLearner(BaseLearner):
             "recomputed": float(self._checkpointing),
             "peak": self._peak,
         }
+
+    @property
+    def padded(self) -> str:
+        return SPLIT
 
     def close(self) -> None:
         """End the ranks."""

@@ -60,7 +60,7 @@ from swarm.learn.learners.learner import batch_of
 from swarm.learn.learners.optimizers import MasterOptimizer
 from swarm.learn.models import tokenization
 from swarm.learn.models.model import load_policy
-from swarm.learn.models.policy import LanguageModel, Policy, TokenScores
+from swarm.learn.models.policy import SPLIT, LanguageModel, Policy, TokenScores
 from swarm.processes.process import Pipe
 from swarm.processes.start import die_with_parent
 
@@ -268,7 +268,7 @@ def _load(settings: Settings) -> tuple[LanguageModel, list[tuple[SlabEntry, Tens
         raise ValueError(
             "peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'"
         )
-    return LanguageModel(model, tokenization.of_run(Path(settings.model), run)), _layout(model)
+    return LanguageModel(model, tokenization.of_run(Path(settings.model), run), SPLIT), _layout(model)
 
 
 def _layout(model: nn.Module) -> list[tuple[SlabEntry, Tensor]]:

@@ -304,6 +304,11 @@ class BaseLearner(ABC):
         """`micro`: groups that memory lets through the model together; `recomputed`: layers whose activations
         are not kept; `peak`: most bytes in use during the last gradient (of the GPU, or resident)."""
 
+    @property
+    @abstractmethod
+    def padded(self) -> str:
+        """As `Policy.padded`."""
+
     # --- by the kind of learner -----------------------------------------------------------------------------
 
     @abstractmethod

@@ -35,9 +35,6 @@ from swarm.settings.config import Run, Training
 from swarm.storage.image import MakeDraft, in_memory
 from swarm.storage.weights import Weights
 
-CHARACTERS_PER_TOKEN = 3.0
-"""Assumed characters per prompt token, when the memory of a chunk is predicted."""
-
 PLENTY = 32
 """Free bytes of main memory for each trained value, from which vectors are page-locked: two of them, of up to
 eight bytes a value each, leave half of it."""
@@ -92,6 +89,10 @@ class Learner(BaseLearner):
             "recomputed": self._recomputed,
             "peak": self._peak_memory.peak,
         }
+
+    @property
+    def padded(self) -> str:
+        return self.policy.padded
 
     def _descend(self, vector: Tensor, clip: float, rate: float) -> None:
         advice = "lora or qlora, or adamw8bit, in a new run need less; or learn on another device"
@@ -151,7 +152,7 @@ class Learner(BaseLearner):
 
         One chunk ends in the middle of the batch, whatever fits.
         """
-        cells, groups = cells_of(work), len(work.groups)
+        cells, groups = self._cells(work), len(work.groups)
         middle, done = -(-groups // 2), 0
         parts: list[objectives.Loss] = []
         checks: list[ClaimCheck] = []
@@ -193,7 +194,7 @@ class Learner(BaseLearner):
             if not microbatch.ran_out(error):
                 raise
         else:
-            self._microbatch.measured(len(chunk.groups) * max(cells_of(chunk)), self._peak_memory.rise())
+            self._microbatch.measured(len(chunk.groups) * max(self._cells(chunk)), self._peak_memory.rise())
             return part, checks
         # Not inside the handler: there the error's traceback holds the activations.
         for parameter in self._named.values():
@@ -203,7 +204,7 @@ class Learner(BaseLearner):
 
     def _probe(self, work: GradientWork) -> None:
         """Measure one chunk of one group, the largest; its gradient is not used."""
-        cells = cells_of(work)
+        cells = self._cells(work)
         largest = cells.index(max(cells))
         microbatch.free(self._device)  # otherwise memory that is ready would hide a CPU chunk's needs
         while self._attempt(work.chunk(slice(largest, largest + 1))) is None:
@@ -241,17 +242,12 @@ class Learner(BaseLearner):
         self._recomputed = microbatch.recompute(self.policy.module)
         return self._recomputed
 
+    def _cells(self, work: GradientWork) -> list[float]:
+        both = zip(work.groups, work.prompts, strict=True)
+        return [self.policy.cells(prompt, group.lengths) for group, prompt in both]
+
     def _batch(self, work: GradientWork) -> tuple[objectives.Batch, list[ClaimCheck]]:
         return batch_of(self.policy, self.run, work, self.version)
-
-
-def cells_of(work: GradientWork) -> list[float]:
-    """Completions times positions of each group, approximately: memory is proportional to it."""
-    both = zip(work.groups, work.prompts, strict=True)
-    return [
-        len(group.lengths) * (max(group.lengths) + len(prompt) / CHARACTERS_PER_TOKEN)
-        for group, prompt in both
-    ]
 
 
 def batch_of(

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from swarm.learn.learners import chunked_logprobs
+from swarm.learn.models import packing
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
     from swarm.learn.models.tokenization import Tokenization
+
+
+SPLIT = "its layers are split over several devices"
+
+CHARACTERS_PER_TOKEN = 3.0
+"""Assumed characters per prompt token, when the memory of a pass is predicted."""
 
 
 class TokenScores(NamedTuple):
@@ -33,6 +40,9 @@ class Policy(Protocol):
     """A learner's interface to a model."""
 
     module: nn.Module
+    padded: str
+    """Why a completion has a padded row with a copy of its prompt; empty where a group is one row with its
+    prompt once, and before the first pass."""
 
     def logprobs(
         self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
@@ -40,34 +50,54 @@ class Policy(Protocol):
         """Score completion `rows[i]` (token ids) of `prompts[i]`; T is the longest row."""
         ...
 
+    def cells(self, prompt: str, lengths: Sequence[int]) -> float:
+        """Tokens that a group of completions of these lengths takes in a pass, approximately: the memory of a
+        pass is proportional to it."""
+        ...
+
 
 class LanguageModel:
     """A transformers causal model, or an adapter on one, with its tokenization.
 
-    Prompts are padded on the left and completions on the right, so that all completions begin in one column
-    and only their logits are computed: a chunk of real tokens at a time where the model's head is linear,
-    else all at once. Prompts of one length need no attention mask at all.
+    A group is one row with its prompt once (swarm.learn.models.packing). Where the model's states are then
+    others, each completion has a row with a copy of the prompt: prompts are padded on the left and
+    completions on the right, and prompts of one length need no attention mask at all. Logits are computed for
+    completions alone: a chunk of tokens at a time where the model's head is linear, else all at once.
     """
 
-    def __init__(self, model: PreTrainedModel | PeftModel, tokenization: Tokenization) -> None:
+    def __init__(
+        self, model: PreTrainedModel | PeftModel, tokenization: Tokenization, padded: str = ""
+    ) -> None:
+        """`padded`: why groups are not to be packed; empty: they are where the model allows it."""
         self.module: nn.Module = model
         self._tokenization = tokenization
         self._inner: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base: nn.Module = self._inner.base_model
         self._head = chunked_logprobs.linear_head(self._inner)
+        self._config = self._inner.config.get_text_config()
+        self._longest = packing.longest(self._config)
+        self.padded, self._trial = padded, not padded
+        """The first pass tries whether groups can be packed: a policy gets its weights after it is made, and
+        with placeholders a trial shows nothing."""
 
     def logprobs(
         self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
     ) -> TokenScores:
         """See Policy."""
-        inputs, chosen, mask = self._inputs(prompts, rows)
-        if self._head is None:
-            return TokenScores(*self._whole(inputs, chosen, temperature), mask)
-        scored = chunked_logprobs.token_logprobs(
-            self._hidden(inputs, mask), self._head.weight, self._head.bias, chosen[mask], temperature
+        predictions = self._predictions(self._encoded(prompts), rows)
+        device = predictions.device
+        lengths = torch.tensor([len(row) for row in rows], device=device)
+        mask = torch.arange(int(lengths.max()), device=device) < lengths[:, None]
+        chosen = torch.tensor([token for row in rows for token in row], device=device)
+        scored = (
+            _of_logits(predictions, chosen, temperature)
+            if self._head is None
+            else chunked_logprobs.token_logprobs(
+                predictions, self._head.weight, self._head.bias, chosen, temperature
+            )
         )
         logp, entropy = (
-            torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, values) for values in scored
+            torch.zeros(mask.shape, device=device).masked_scatter(mask, values) for values in scored
         )
         return TokenScores(logp, entropy, mask)
 
@@ -77,50 +107,72 @@ class LanguageModel:
     ) -> Iterator[Tensor]:
         """Natural-log probabilities (N, V) of all tokens at the places of the given ones, row by row, some
         places at a time."""
-        inputs, _, mask = self._inputs(prompts, rows)
+        predictions = self._predictions(self._encoded(prompts), rows)
         if self._head is None:
-            yield torch.log_softmax(self._logits(inputs, mask.shape[1], temperature)[mask], -1)
+            yield torch.log_softmax(predictions.float() / temperature, -1)
             return
         yield from chunked_logprobs.distributions(
-            self._hidden(inputs, mask), self._head.weight, self._head.bias, temperature
+            predictions, self._head.weight, self._head.bias, temperature
         )
 
-    def _inputs(
-        self, prompts: Sequence[str], rows: Sequence[Sequence[int]]
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """The model's inputs, the tokens to score (B, T) and a mask of the real ones (B, T)."""
-        device = next(self.module.parameters()).device
+    def cells(self, prompt: str, lengths: Sequence[int]) -> float:
+        """See Policy."""
+        start = len(prompt) / CHARACTERS_PER_TOKEN
+        return len(lengths) * (max(lengths) + start) if self.padded else sum(lengths) + start
+
+    def _encoded(self, prompts: Sequence[str]) -> list[list[int]]:
         distinct = list(dict.fromkeys(prompts))
         ids_of = dict(zip(distinct, self._tokenization.encode(distinct), strict=True))
-        starts = [ids_of[prompt] for prompt in prompts]
+        return [ids_of[prompt] for prompt in prompts]
+
+    def _predictions(self, starts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Tensor:
+        """(N, H) states from which the N tokens of `rows` are predicted, row by row; (N, V) logits where the
+        head does more than multiply."""
+        groups = packing.groups_of(starts, rows)
+        if self._trial:
+            self.padded, self._trial = packing.objection(self._inner, self._alone, self._packed), False
+        if self.padded or max(group.size for group in groups) > self._longest:
+            return self._padded(starts, rows)
+        device = next(self.module.parameters()).device
+        packed = packing.pack(groups, device, min(packing.ROW, self._longest))
+        return torch.cat([self._packed(row) for row in packed])
+
+    def _packed(self, row: packing.PackedRow) -> Tensor:
+        inputs = row.inputs(self._config)
+        if self._head is None:
+            logits: Tensor = self._inner(**inputs, logits_to_keep=row.predicts).logits
+            return logits[0]
+        states: Tensor = self._base(**inputs).last_hidden_state
+        return states[0][row.predicts]
+
+    def _alone(self, group: packing.TokenGroup) -> Tensor:
+        return self._padded([group.prompt] * len(group.completions), group.completions)
+
+    def _padded(self, starts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Tensor:
+        """All completions begin in one column."""
         before, after = max(map(len, starts)), max(map(len, rows))
         ids = torch.zeros(len(rows), before + after, dtype=torch.long)
         attend = torch.zeros(ids.shape, dtype=torch.bool)
         for i, (start, row) in enumerate(zip(starts, rows, strict=True)):
             ids[i, before - len(start) : before + len(row)] = torch.tensor([*start, *row])
             attend[i, before - len(start) : before + len(row)] = True
-        ids, mask = ids.to(device), attend[:, before:].to(device)
-        inputs: dict[str, Tensor] = {"input_ids": ids[:, :-1]}
+        device = next(self.module.parameters()).device
+        inputs: dict[str, Any] = {"input_ids": ids[:, :-1].to(device), "use_cache": False}
         if not bool(attend[:, :before].all()):
             # Padding on the right needs no mask: a causal model never looks there.
             inputs["attention_mask"] = attend[:, :-1].to(device).long()
             inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-        return inputs, ids[:, before:], mask
+        real = attend[:, before:].to(device)
+        if self._head is None:
+            logits: Tensor = self._inner(**inputs, logits_to_keep=after).logits
+            return logits[:, -after:][real]
+        states: Tensor = self._base(**inputs).last_hidden_state
+        return states[:, -after:][real]
 
-    def _hidden(self, inputs: dict[str, Tensor], mask: Tensor) -> Tensor:
-        """Hidden states (N, H) from which the N real tokens are predicted."""
-        states: Tensor = self._base(**inputs, use_cache=False).last_hidden_state
-        return states[:, -mask.shape[1] :][mask]
 
-    def _logits(self, inputs: dict[str, Tensor], after: int, temperature: float) -> Tensor:
-        """(B, T, V) float32, divided by the temperature."""
-        logits: Tensor = self._inner(**inputs, use_cache=False, logits_to_keep=after).logits
-        return logits[:, -after:].float() / temperature
-
-    def _whole(self, inputs: dict[str, Tensor], chosen: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """(B, T) log-probabilities and entropies from all logits at once: for a head that does more than
-        multiply."""
-        logp = torch.log_softmax(self._logits(inputs, chosen.shape[1], temperature), -1)
-        with torch.no_grad():
-            entropy = -(logp.exp() * logp).nan_to_num(nan=0.0).sum(-1)
-        return logp.gather(-1, chosen[..., None]).squeeze(-1), entropy
+def _of_logits(logits: Tensor, chosen: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """(N, V) logits and (N,) tokens -> (N,) log-probabilities and entropies, all at once."""
+    logp = torch.log_softmax(logits.float() / temperature, -1)
+    with torch.no_grad():
+        entropy = -(logp.exp() * logp).nan_to_num(nan=0.0).sum(-1)
+    return logp.gather(-1, chosen[:, None]).squeeze(-1), entropy

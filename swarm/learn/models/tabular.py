@@ -28,6 +28,8 @@ class Table(nn.Module):
 class Tabular:
     """A Policy over a Table: (buckets, positions, tokens), uniform at the start."""
 
+    padded = ""
+
     def __init__(self, buckets: int = 16, letters: int = 4, alphabet: int = 8, filler: int = 0) -> None:
         self._table = Table(buckets, letters, alphabet, filler)
         self.module: nn.Module = self._table
@@ -45,3 +47,7 @@ class Tabular:
             entropy = -(logp.exp() * logp).sum(-1)
         chosen = logp.gather(-1, torch.tensor([[*row] for row in rows])[:, :, None]).squeeze(-1)
         return TokenScores(chosen, entropy, torch.ones_like(chosen, dtype=torch.bool))
+
+    def cells(self, prompt: str, lengths: Sequence[int]) -> float:
+        """See Policy."""
+        return float(sum(lengths))

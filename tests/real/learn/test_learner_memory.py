@@ -40,19 +40,22 @@ def small(
     """From now on the model's memory holds so many groups; returns a list that every try is entered in."""
     tries: list[int] = []
     network: Any = of.policy
-    layer = network._base.layers[-1].mlp
+    layer, score = network._base.layers[-1].mlp, network.logprobs
 
-    def full(rows: int) -> None:
-        if unless():
-            return
-        tries.append(rows // COMPLETIONS)
-        if rows > groups * COMPLETIONS:
+    def scored(prompts: list[str], rows: list[list[int]], temperature: float) -> Any:
+        if not unless():
+            tries.append(len(rows) // COMPLETIONS)
+        return score(prompts, rows, temperature)
+
+    def full(*_: object) -> None:
+        if not unless() and tries[-1] > groups:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
+    network.logprobs = scored
     if where == "forward":
-        layer.register_forward_pre_hook(lambda _, args: full(len(args[0])))
+        layer.register_forward_pre_hook(full)
     else:  # the gradients of the layers above are there already
-        layer.register_full_backward_hook(lambda _, __, out: full(len(out[0])))
+        layer.register_full_backward_hook(full)
     return tries
 
 
@@ -368,7 +371,7 @@ print(int(tight.statistics()["micro"]))
 
 @pytest.mark.nightly
 def test_torchs_own_allocator_that_runs_out_is_survived(folder: Path) -> None:
-    script = REAL.format(tests=str(SUPPORT), folder=str(folder), spare=150 << 20)
+    script = REAL.format(tests=str(SUPPORT), folder=str(folder), spare=60 << 20)
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert int(ran.stdout) < 8

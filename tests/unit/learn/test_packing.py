@@ -1,0 +1,246 @@
+"""A group as one row with its prompt once: the same log-probabilities and gradients as a padded row for each
+completion, or the padded rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from learner_batches import KINDS, Batch, batch, gradient, learner, model, settings
+
+from swarm.learn import objectives
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models import packing
+from swarm.learn.models.packing import PackedRow, TokenGroup, groups_of, pack
+from swarm.learn.models.policy import LanguageModel, TokenScores
+
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
+LAYERS = ["sliding_attention", "full_attention"]
+PACKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "tied": ("Llama", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3", {}),
+    "learned positions": ("GPT2", GPT2),
+    "soft caps, windows by layer": ("Gemma2", {"sliding_window": 3}),
+    "windows by layer": ("Olmo3", {"sliding_window": 3, "layer_types": LAYERS}),
+    "a window in every layer": ("Mistral", {"sliding_window": 3}),
+    "chunks": ("Llama4", {"attention_chunk_size": 4, "num_local_experts": 2, "intermediate_size_mlp": 24}),
+    "experts": ("Mixtral", {"num_local_experts": 4}),
+    "sinks": ("GptOss", {"num_local_experts": 4, "sliding_window": 3}),
+    "scaled logits": ("Granite", {"logits_scaling": 4.0}),
+}
+PADDED: dict[str, tuple[str, dict[str, Any]]] = {
+    "convolutions": ("Lfm2", {"layer_types": ["conv", "full_attention"], "initializer_range": 0.5}),
+    "state spaces": ("Mamba", {"state_size": 4}),
+    "a recurrence": ("RecurrentGemma", {"attention_window_size": 4, "lru_width": 16}),
+    "biases by place": ("Bloom", {"n_head": 2, "n_layer": 2}),
+}
+PROMPTS = ["abcdefgh"] * 3 + ["xyz"] * 3
+ROWS = [[5, 6, 7, 2], [9], [60, 3, 4, 4, 8, 10, 2, 11, 12], [8, 2], [1, 2, 3, 4, 5, 6, 7], [30, 31, 32]]
+
+
+class Letters:
+    def encode(self, prompts: list[str]) -> list[list[int]]:
+        return [[ord(letter) % 61 for letter in prompt] for prompt in prompts]
+
+
+def tiny(name: str, extra: dict[str, Any]) -> Any:
+    torch.manual_seed(3)
+    # torchvision's counterparts of these names are models of text alone
+    kind = {"GPT2": "GPT2LMHeadModel"}.get(name, f"{name}ForCausalLM")
+    config = getattr(hf, {"Llama4": "Llama4TextConfig"}.get(name, f"{name}Config"))
+    return getattr(hf, kind)(config(**(SIZES | extra))).eval()
+
+
+def scored(policy: LanguageModel, padded: str) -> tuple[TokenScores, torch.Tensor]:
+    """Log-probabilities, and the gradient of a weighted sum of them."""
+    policy.module.zero_grad()
+    policy.padded = padded
+    scores = policy.logprobs(PROMPTS, ROWS, 0.8)
+    (scores.logp * torch.arange(1, scores.logp.shape[1] + 1))[scores.mask].sum().backward()
+    grads = [each.grad.flatten() for each in policy.module.parameters() if each.grad is not None]
+    return scores, torch.cat(grads)
+
+
+@contextmanager
+def computed(policy: LanguageModel) -> Iterator[list[int]]:
+    """How many tokens go through the model in each pass."""
+    passes: list[int] = []
+
+    def count(_: Any, args: Any, inputs: Any) -> None:
+        passes.append(inputs["input_ids"].numel())
+
+    handle = policy._base.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        yield passes
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_groups_score_as_padded_rows_do(kind: str) -> None:
+    policy = LanguageModel(tiny(*PACKED[kind]), Letters())  # type: ignore[arg-type]
+    policy.logprobs(["a"], [[3]], 1.0)
+    assert policy.padded == ""
+    with computed(policy) as passes:
+        packed, grad = scored(policy, "")
+    distinct = 8 + 3 + sum(len(row) - 1 for row in ROWS)
+    assert sum(passes) == distinct, "each token once"
+    padded, wanted = scored(policy, "for comparison")
+    mask = packed.mask
+    assert torch.equal(mask, padded.mask)
+    torch.testing.assert_close(packed.logp[mask], padded.logp[mask], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(packed.entropy[mask], padded.entropy[mask], rtol=1e-5, atol=1e-5)
+    assert float((grad - wanted).norm() / wanted.norm()) < 1e-5
+    both = [torch.cat(list(each.distributions(PROMPTS, ROWS, 0.8))) for each in (policy, of_padded(policy))]
+    torch.testing.assert_close(*both, rtol=1e-5, atol=1e-5)
+
+
+def of_padded(policy: LanguageModel) -> LanguageModel:
+    return LanguageModel(policy.module, Letters(), "for comparison")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", PADDED)
+def test_a_model_whose_states_pass_from_a_completion_to_the_next_has_padded_rows(kind: str) -> None:
+    policy = LanguageModel(tiny(*PADDED[kind]), Letters())  # type: ignore[arg-type]
+    with computed(policy) as passes:
+        found = policy.logprobs(PROMPTS, ROWS, 0.8)
+    assert policy.padded and passes[-1] == len(ROWS) * (8 + 9 - 1)
+    wanted = of_padded(policy).logprobs(PROMPTS, ROWS, 0.8)
+    assert torch.equal(found.logp, wanted.logp)
+
+
+def test_a_window_that_goes_by_places_in_the_row_limits_packing() -> None:
+    extra = {"num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]}
+    assert packing.longest(tiny("GPTNeo", extra | {"window_size": 12}).config) == 12
+    assert packing.longest(tiny(*PACKED["a window in every layer"]).config) == packing.LONGEST
+
+
+def test_the_trial_leaves_the_config_as_it_was() -> None:
+    model = tiny(*PACKED["windows by layer"])
+    LanguageModel(model, Letters()).logprobs(["a"], [[3]], 1.0)  # type: ignore[arg-type]
+    assert model.config.sliding_window == 3 and model.config.layer_types == LAYERS
+
+
+def test_a_trial_with_placeholders_does_not_decide() -> None:
+    """A policy is made before its first release comes."""
+    model = tiny(*PADDED["convolutions"])
+    real = {name: value.clone() for name, value in model.state_dict().items()}
+    for value in model.parameters():
+        value.data.fill_(0.01)
+    policy = LanguageModel(model, Letters())  # type: ignore[arg-type]
+    model.load_state_dict(real)
+    policy.logprobs(PROMPTS, ROWS, 0.8)
+    assert policy.padded
+
+
+def test_a_group_longer_than_the_longest_row_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = LanguageModel(tiny("Llama", {}), Letters())  # type: ignore[arg-type]
+    wanted = policy.logprobs(PROMPTS, ROWS, 0.8)
+    monkeypatch.setattr(policy, "_longest", 18)
+    with computed(policy) as passes:
+        found = policy.logprobs(PROMPTS, ROWS, 0.8)
+    assert passes == [len(ROWS) * (8 + 9 - 1)] and policy.padded == ""
+    torch.testing.assert_close(found.logp, wanted.logp)
+
+
+# --- rows ---------------------------------------------------------------------------------------------------
+
+TWO = [TokenGroup([10, 11, 12], [[20, 21], [30, 31, 32]]), TokenGroup([40], [[50]])]
+
+
+def test_a_row_has_each_token_once_and_positions_as_if_a_completion_stood_alone() -> None:
+    (row,) = pack(TWO, torch.device("cpu"))
+    assert row.ids.tolist() == [10, 11, 12, 20, 30, 31, 40]
+    assert row.positions.tolist() == [0, 1, 2, 3, 3, 4, 0]
+    assert row.predicts.tolist() == [2, 3, 2, 4, 5, 6]
+
+
+def seen(row: PackedRow, **config: Any) -> list[str]:
+    """A line for each token: x where it attends."""
+    mask = row.inputs(hf.LlamaConfig(attn_implementation="sdpa", **config))["attention_mask"][0, 0]
+    return ["".join("x" if each else "." for each in line) for line in mask.tolist()]
+
+
+def test_a_token_attends_to_its_prompt_and_to_its_own_completion() -> None:
+    (row,) = pack(TWO, torch.device("cpu"))
+    assert seen(row) == ["x......", "xx.....", "xxx....", "xxxx...", "xxx.x..", "xxx.xx.", "......x"]
+
+
+@pytest.mark.parametrize(("most", "rows"), [(100, 1), (7, 1), (6, 2), (1, 2)])
+def test_rows_have_whole_groups(most: int, rows: int) -> None:
+    made = list(pack(TWO, torch.device("cpu"), most))
+    assert len(made) == rows
+    assert torch.cat([row.ids for row in made]).tolist() == [10, 11, 12, 20, 30, 31, 40]
+
+
+def test_neighbours_with_one_prompt_are_a_group() -> None:
+    found = groups_of([[1], [1], [2], [1]], [[5], [6], [7], [8]])
+    assert found == [TokenGroup([1], [[5], [6]]), TokenGroup([2], [[7]]), TokenGroup([1], [[8]])]
+
+
+# --- learners -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model(tmp_path_factory.mktemp("models"), "llama")
+
+
+def both(of: Learner, made: Batch, compute: Callable[[Learner, Batch], Any] = gradient) -> tuple[Any, Any]:
+    """Packed, and padded."""
+    packed = compute(of, made)
+    assert of.padded == ""
+    of.policy.padded = "for comparison"
+    padded = compute(of, made)
+    of.policy.padded = ""
+    return packed, padded
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_learner_has_the_gradient_of_padded_rows(folder: Path, kind: str) -> None:
+    one = learner(folder, settings(kind))
+    packed, padded = both(one, batch(one.policy, groups=5))
+    off = (packed.vector - padded.vector).norm() / padded.vector.norm()
+    assert float(padded.vector.norm()) > 0 and float(off) < 1e-5
+
+
+@pytest.mark.parametrize("name", sorted(objectives.OBJECTIVES))
+def test_so_it_has_with_every_objective(folder: Path, name: str) -> None:
+    policy = LanguageModel(tiny("Llama", {}), Letters())  # type: ignore[arg-type]
+    found = []
+    for padded in ("", "for comparison"):
+        policy.module.zero_grad()
+        policy.padded = padded
+        scores = policy.logprobs(PROMPTS, ROWS, 1.0)
+        made = objectives.Batch(
+            logp=scores.logp,
+            logq=scores.logp.detach() + 0.3 * torch.sin(torch.arange(9.0)),
+            mask=scores.mask,
+            reward=torch.tensor([1.0, 0.0, 0.5, 0.0, 1.0, 1.0]),
+            group=torch.tensor([0, 0, 0, 1, 1, 1]),
+            prox=scores.logp.detach() + 0.1,
+            ref=scores.logp.detach() - 0.2,
+            lag=torch.tensor([2, 2, 2, 5, 5, 5]),
+        )
+        objectives.loss(objectives.OBJECTIVES[name], made).value.backward()
+        found.append(torch.cat([each.grad.flatten() for each in policy.module.parameters()]))
+    assert float((found[0] - found[1]).norm()) <= 1e-5 * float(found[1].norm().clamp(min=1e-9))
