@@ -84,7 +84,7 @@ async def check(node, run):
 def test_without_torch_a_dead_p2pd_is_replaced_and_the_board_goes_on(shared: Shared) -> None:
     async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
         (peer,) = peers
-        assert await peer.board.put(topic(world.run, "member"), b"here", 60)
+        assert await peer.board.put(topic(world.run, "member"), b"here", 300)
         await without_torch(
             world,
             peer,
@@ -92,7 +92,7 @@ def test_without_torch_a_dead_p2pd_is_replaced_and_the_board_goes_on(shared: Sha
 import os, signal
 async def check(node, run):
     os.kill(node.pids()["p2pd"], signal.SIGKILL)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while node.generation == 0 or not await node.board.get(topic(run, "member")):
             await asyncio.sleep(0.1)
 """,

@@ -162,20 +162,6 @@ async def late_ping(self: Any, request: dht_pb2.PingRequest, context: P2PContext
     return answer
 
 
-@pytest.fixture(scope="module")
-def clocks() -> Iterator[Shared]:
-    """Two nodes whose clocks are right and two whose clocks are late. None knows of another."""
-
-    async def begin(world: HiveWorld) -> list[HivePorts]:
-        right = [await world.start(f"right {k}") for k in range(2)]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(DHTProtocol, "rpc_ping", late_ping)  # in the processes that are forked next
-            return right + [await world.start(f"late {k}") for k in range(2)]
-
-    with shared_nodes(begin) as run:
-        yield run
-
-
 @pytest.mark.parametrize(
     ("right", "late", "why"),
     [
@@ -187,23 +173,26 @@ def clocks() -> Iterator[Shared]:
     ],
 )
 def test_a_newcomer_whose_clock_is_not_that_of_most_is_kept_out(
-    right: int, late: int, why: str, clocks: Shared, monkeypatch: pytest.MonkeyPatch
+    right: int, late: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # all are connected, and asked, also where the machine is busy
     monkeypatch.setattr(network, "GRACE", 20.0)
 
-    async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
-        others = [*peers[:right], *peers[2 : 2 + late]]
+    async def body(world: HiveWorld) -> None:
+        # nodes of its own: a newcomer that was let in makes them known to each other
+        others = [await world.start(f"right {k}") for k in range(right)]
+        with monkeypatch.context() as patch:
+            patch.setattr(DHTProtocol, "rpc_ping", late_ping)  # in the processes that are forked next
+            others += [await world.start(f"late {k}") for k in range(late)]
         way_in = tuple(other.addresses()[0] for other in others)
-        name = f"newcomer to {right} and {late}"
         if why:
             with pytest.raises(NetError, match=why):
-                await world.start(name, way_in)
+                await world.start("newcomer", way_in)
         else:
-            newcomer = await world.start(name, way_in)
+            newcomer = await world.start("newcomer", way_in)
             assert newcomer.node.peers() == {other.me for other in others}
 
-    clocks(body)
+    in_world(body)
 
 
 def test_two_parts_that_know_each_others_addresses_are_one_again_after_one_seeks(shared: Shared) -> None:
