@@ -12,9 +12,9 @@ export TOKENIZERS_PARALLELISM ?= false
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(BIN)/python -m pytest
-# A quarter of the time tests wait for processes: three at a time fill two cores. A file stays whole, since its tests share a swarm;
-# files in their order, since the longest come early.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+# A file stays whole, since its tests share a swarm; files in the order of tests/conftest.py, which spreads those that wait among those
+# that compute: four at a time fill two cores.
+PARALLEL := --dist loadfile --no-loadscope-reorder -n
 QUICK := -m "not nightly and not gpu and not vllm"
 
 .DEFAULT_GOAL := help
@@ -58,14 +58,14 @@ demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained
 	@test -n "$(RESUME)" || rm -rf demo-run
 	$(BIN)/swarm up configs/demo.toml --folder demo-run
 
-test: $(STAMP) chromium namespaces sandbox  ## tests/unit, tests/sim and tests/real, three files at a time
-	$(PYTEST) $(PARALLEL) $(QUICK) tests/real tests/sim tests/unit $(ARGS)
+test: $(STAMP) chromium namespaces sandbox  ## tests/unit, tests/sim and tests/real, four files at a time
+	$(PYTEST) $(PARALLEL) 4 $(QUICK) tests/real tests/sim tests/unit $(ARGS)
 
 test-fast: $(STAMP)  ## tests/unit: what is decided, written, folded and learned; no swarm, no process
 	$(PYTEST) $(QUICK) tests/unit $(ARGS)
 
 test-mission: $(STAMP) namespaces sandbox  ## whole swarms of processes: a run to its end, resuming, private runs, a sandbox, a one-way network, faults; test-wheel and test-install
-	$(PYTEST) $(PARALLEL) tests/nightly/mission tests/nightly/wheel tests/nightly/install $(ARGS)
+	$(PYTEST) $(PARALLEL) 3 tests/nightly/mission tests/nightly/wheel tests/nightly/install $(ARGS)
 
 test-nightly: .venv/.bench chromium namespaces sandbox  ## everything longer: the mission, 1,000 simulated swarms against faults, wheel, objectives against TRL's
 	$(PYTEST) -m "nightly and not gpu and not vllm" --ignore tests/nightly/faults $(ARGS)

@@ -59,6 +59,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(tier)
         if room in WHOLE_PEERS and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT))
+    items[:] = woven(items)
+
+
+def woven(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Whole files, those of `real` spread evenly among the others: they wait while the others compute."""
+    real, others = dict[Path, list[pytest.Item]](), dict[Path, list[pytest.Item]]()
+    for item in items:
+        tier = item.path.relative_to(TIERS).parts[0]
+        (real if tier == "real" else others).setdefault(item.path, []).append(item)
+    placed = [
+        (number / len(files), file) for files in (real, others) for number, file in enumerate(files.values())
+    ]
+    return [item for _, file in sorted(placed, key=lambda each: each[0]) for item in file]
 
 
 @pytest.hookimpl(wrapper=True)
