@@ -57,7 +57,7 @@ async def without_torch(world: HiveWorld, peer: HivePorts, check: str) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", f"{BEGIN}{check}{END}", *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    said, _ = await asyncio.wait_for(process.communicate(), 120)
     assert process.returncode == 0, said.decode()
 
 
@@ -84,7 +84,7 @@ async def check(node, run):
 def test_without_torch_a_dead_p2pd_is_replaced_and_the_board_goes_on(shared: Shared) -> None:
     async def body(world: HiveWorld, peers: list[HivePorts]) -> None:
         (peer,) = peers
-        assert await peer.board.put(topic(world.run, "member"), b"here", 300)
+        assert await peer.board.put(topic(world.run, "member"), b"here", 120)
         await without_torch(
             world,
             peer,
