@@ -63,7 +63,7 @@ class FitCall(EngineMessage, frozen=True):
 class Fitted(EngineMessage, frozen=True):
     role: Role
     engine: EngineSettings
-    said: str
+    reason: str
 
 
 class SetUpCall(EngineMessage, frozen=True):
