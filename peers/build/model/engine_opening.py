@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -25,6 +25,8 @@ from swarm.settings.config import Config
 from swarm.types import Task
 
 if TYPE_CHECKING:
+    from peers.build.model.engine_worker import Fitted
+    from peers.fit.fits import RoleChoice
     from swarm.net.ports import Work
 
 LOADING = "loading what computes: torch and transformers (some seconds; longer the first time)"
@@ -55,7 +57,7 @@ async def fitting_role(
     where it is computed; None: here. Raises CannotHere."""
     if process is not None:
         say(LOADING)
-        fit: Callable[..., Any] = process.fit
+        fit: Callable[..., RoleChoice | Fitted] = process.fit
     else:
         await imported(work)
         from peers.fit.fits import choose_here as fit

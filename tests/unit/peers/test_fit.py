@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 from peers import cli
 from peers.build.model import factory
 from peers.build.model.engine_opening import fitting_role
+from peers.build.model.engine_worker import Fitted
 from peers.build.run_folder import RunFolder
 from peers.commands.fit import command as measure
 from peers.commands.fit import probe, table
@@ -546,3 +547,8 @@ def test_a_description_is_short_enough_for_every_heartbeat() -> None:
     many = Machine(gpus=(Gpu("RTX PRO 6000 Blackwell", 96 * GB, 0),) * 8, cores=256, ram=2048 * GB, free=0)
     assert str(many) == "8 x RTX PRO 6000 Blackwell 96 GB, 2048 GB RAM"
     assert len(str(many)) < 80 and "RAM" in hardware.describe()
+
+
+def test_an_engine_process_answers_with_the_fields_of_a_choice() -> None:
+    """A joiner reads the choice of its own process, or that of its engine's."""
+    assert Fitted.__struct_fields__ == fit.RoleChoice._fields
