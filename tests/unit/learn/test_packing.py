@@ -3,7 +3,7 @@ completion, or the padded rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,14 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from learner_batches import KINDS, Batch, batch, gradient, learner, model, settings
+from learner_batches import KINDS, batch, gradient, learner, model, settings
+from tiny_families import Letters, tiny
 
 from swarm.learn import objectives
-from swarm.learn.learners.learner import Learner
 from swarm.learn.models import packing
 from swarm.learn.models.packing import PackedRow, TokenGroup, groups_of, pack
 from swarm.learn.models.policy import LanguageModel, TokenScores
 
-SIZES = {
-    "vocab_size": 61,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
 LAYERS = ["sliding_attention", "full_attention"]
 PACKED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,17 +44,9 @@ PROMPTS = ["abcdefgh"] * 3 + ["xyz"] * 3
 ROWS = [[5, 6, 7, 2], [9], [60, 3, 4, 4, 8, 10, 2, 11, 12], [8, 2], [1, 2, 3, 4, 5, 6, 7], [30, 31, 32]]
 
 
-class Letters:
-    def encode(self, prompts: list[str]) -> list[list[int]]:
-        return [[ord(letter) % 61 for letter in prompt] for prompt in prompts]
-
-
-def tiny(name: str, extra: dict[str, Any]) -> Any:
-    torch.manual_seed(3)
-    # torchvision's counterparts of these names are models of text alone
-    kind = {"GPT2": "GPT2LMHeadModel"}.get(name, f"{name}ForCausalLM")
-    config = getattr(hf, {"Llama4": "Llama4TextConfig"}.get(name, f"{name}Config"))
-    return getattr(hf, kind)(config(**(SIZES | extra))).eval()
+def made(kind: tuple[str, dict[str, Any]]) -> Any:
+    family, extra = kind
+    return tiny(family, 2, **extra)
 
 
 def scored(policy: LanguageModel, padded: str) -> tuple[TokenScores, torch.Tensor]:
@@ -97,7 +76,7 @@ def computed(policy: LanguageModel) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_packed_groups_score_as_padded_rows_do(kind: str) -> None:
-    policy = LanguageModel(tiny(*PACKED[kind]), Letters())  # type: ignore[arg-type]
+    policy = LanguageModel(made(PACKED[kind]), Letters())  # type: ignore[arg-type]
     policy.logprobs(["a"], [[3]], 1.0)
     assert policy.padded == ""
     with computed(policy) as passes:
@@ -120,7 +99,7 @@ def of_padded(policy: LanguageModel) -> LanguageModel:
 
 @pytest.mark.parametrize("kind", PADDED)
 def test_a_model_whose_states_pass_from_a_completion_to_the_next_has_padded_rows(kind: str) -> None:
-    policy = LanguageModel(tiny(*PADDED[kind]), Letters())  # type: ignore[arg-type]
+    policy = LanguageModel(made(PADDED[kind]), Letters())  # type: ignore[arg-type]
     with computed(policy) as passes:
         found = policy.logprobs(PROMPTS, ROWS, 0.8)
     assert policy.padded and passes[-1] == len(ROWS) * (8 + 9 - 1)
@@ -130,19 +109,19 @@ def test_a_model_whose_states_pass_from_a_completion_to_the_next_has_padded_rows
 
 def test_a_window_that_goes_by_places_in_the_row_limits_packing() -> None:
     extra = {"num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]}
-    assert packing.longest(tiny("GPTNeo", extra | {"window_size": 12}).config) == 12
-    assert packing.longest(tiny(*PACKED["a window in every layer"]).config) == packing.LONGEST
+    assert packing.longest(tiny("GPTNeo", 2, **extra, window_size=12).config) == 12
+    assert packing.longest(made(PACKED["a window in every layer"]).config) == packing.LONGEST
 
 
 def test_the_trial_leaves_the_config_as_it_was() -> None:
-    model = tiny(*PACKED["windows by layer"])
+    model = made(PACKED["windows by layer"])
     LanguageModel(model, Letters()).logprobs(["a"], [[3]], 1.0)  # type: ignore[arg-type]
     assert model.config.sliding_window == 3 and model.config.layer_types == LAYERS
 
 
 def test_a_trial_with_placeholders_does_not_decide() -> None:
     """A policy is made before its first release comes."""
-    model = tiny(*PADDED["convolutions"])
+    model = made(PADDED["convolutions"])
     real = {name: value.clone() for name, value in model.state_dict().items()}
     for value in model.parameters():
         value.data.fill_(0.01)
@@ -153,7 +132,7 @@ def test_a_trial_with_placeholders_does_not_decide() -> None:
 
 
 def test_a_group_longer_than_the_longest_row_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = LanguageModel(tiny("Llama", {}), Letters())  # type: ignore[arg-type]
+    policy = LanguageModel(tiny("Llama", 2), Letters())  # type: ignore[arg-type]
     wanted = policy.logprobs(PROMPTS, ROWS, 0.8)
     monkeypatch.setattr(policy, "_longest", 18)
     with computed(policy) as passes:
@@ -187,9 +166,9 @@ def test_a_token_attends_to_its_prompt_and_to_its_own_completion() -> None:
 
 @pytest.mark.parametrize(("most", "rows"), [(100, 1), (7, 1), (6, 2), (1, 2)])
 def test_rows_have_whole_groups(most: int, rows: int) -> None:
-    made = list(pack(TWO, torch.device("cpu"), most))
-    assert len(made) == rows
-    assert torch.cat([row.ids for row in made]).tolist() == [10, 11, 12, 20, 30, 31, 40]
+    found = list(pack(TWO, torch.device("cpu"), most))
+    assert len(found) == rows
+    assert torch.cat([row.ids for row in found]).tolist() == [10, 11, 12, 20, 30, 31, 40]
 
 
 def test_neighbours_with_one_prompt_are_a_group() -> None:
@@ -205,33 +184,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model(tmp_path_factory.mktemp("models"), "llama")
 
 
-def both(of: Learner, made: Batch, compute: Callable[[Learner, Batch], Any] = gradient) -> tuple[Any, Any]:
-    """Packed, and padded."""
-    packed = compute(of, made)
-    assert of.padded == ""
-    of.policy.padded = "for comparison"
-    padded = compute(of, made)
-    of.policy.padded = ""
-    return packed, padded
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_learner_has_the_gradient_of_padded_rows(folder: Path, kind: str) -> None:
     one = learner(folder, settings(kind))
-    packed, padded = both(one, batch(one.policy, groups=5))
+    some = batch(one.policy, groups=5)  # type: ignore[arg-type]
+    packed = gradient(one, some)
+    assert one.padded == ""
+    one.policy.padded = "for comparison"
+    padded = gradient(one, some)
     off = (packed.vector - padded.vector).norm() / padded.vector.norm()
     assert float(padded.vector.norm()) > 0 and float(off) < 1e-5
 
 
 @pytest.mark.parametrize("name", sorted(objectives.OBJECTIVES))
-def test_so_it_has_with_every_objective(folder: Path, name: str) -> None:
-    policy = LanguageModel(tiny("Llama", {}), Letters())  # type: ignore[arg-type]
+def test_so_it_has_with_every_objective(name: str) -> None:
+    policy = LanguageModel(tiny("Llama", 2), Letters())  # type: ignore[arg-type]
     found = []
     for padded in ("", "for comparison"):
         policy.module.zero_grad()
         policy.padded = padded
         scores = policy.logprobs(PROMPTS, ROWS, 1.0)
-        made = objectives.Batch(
+        full = objectives.Batch(
             logp=scores.logp,
             logq=scores.logp.detach() + 0.3 * torch.sin(torch.arange(9.0)),
             mask=scores.mask,
@@ -241,6 +214,6 @@ def test_so_it_has_with_every_objective(folder: Path, name: str) -> None:
             ref=scores.logp.detach() - 0.2,
             lag=torch.tensor([2, 2, 2, 5, 5, 5]),
         )
-        objectives.loss(objectives.OBJECTIVES[name], made).value.backward()
+        objectives.loss(objectives.OBJECTIVES[name], full).value.backward()
         found.append(torch.cat([each.grad.flatten() for each in policy.module.parameters()]))
     assert float((found[0] - found[1]).norm()) <= 1e-5 * float(found[1].norm().clamp(min=1e-9))
