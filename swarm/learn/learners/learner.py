@@ -152,7 +152,7 @@ class Learner(BaseLearner):
 
         One chunk ends in the middle of the batch, whatever fits.
         """
-        cells, groups = self._cells(work), len(work.groups)
+        groups = len(work.groups)
         middle, done = -(-groups // 2), 0
         parts: list[objectives.Loss] = []
         checks: list[ClaimCheck] = []
@@ -163,7 +163,8 @@ class Learner(BaseLearner):
                 self._probe(work)
             if done == middle and half is None:
                 half = total.sketch()
-            rest = cells[done : middle if done < middle else groups]
+            # not before the first pass, which tells whether the policy pads
+            rest = self._cells(work)[done : middle if done < middle else groups]
             count = work.chunks[len(sizes)] if work.chunks else self._microbatch.take(rest)
             if count == 1 and not self._microbatch.fits(rest[0]) and self._recompute_if_allowed():
                 continue

@@ -118,7 +118,8 @@ class LanguageModel:
     def cells(self, prompt: str, lengths: Sequence[int]) -> float:
         """See Policy."""
         start = len(prompt) / CHARACTERS_PER_TOKEN
-        return len(lengths) * (max(lengths) + start) if self.padded else sum(lengths) + start
+        packed = sum(lengths) + start
+        return len(lengths) * (max(lengths) + start) if self.padded or packed > self._longest else packed
 
     def _encoded(self, prompts: Sequence[str]) -> list[list[int]]:
         distinct = list(dict.fromkeys(prompts))

@@ -18,6 +18,7 @@ from swarm.learn.learners import microbatch
 from swarm.learn.learners.gradient_accumulator import GradientAccumulator
 from swarm.learn.learners.learner import Learner
 from swarm.learn.learners.microbatch import RAISE_AFTER, MicrobatchSize, OutOfMemory, PeakMemory
+from swarm.learn.models import packing
 from swarm.settings.config import Training
 from swarm.storage.weights import Weights
 
@@ -296,9 +297,12 @@ def test_a_microbatch_that_fails_after_it_grew_waits_twice_as_long() -> None:
     assert size.failed(2) and size.groups == 1 and not size.failed(1)
 
 
+@pytest.mark.parametrize("padded", ["", "its states pass on"])
 def test_a_cpu_learner_measures_a_group_first_and_takes_as_many_as_fit(
-    folder: Path, made: Batch, monkeypatch: Any
+    padded: str, folder: Path, made: Batch, monkeypatch: Any
 ) -> None:
+    """Its first pass tells whether it pads."""
+    monkeypatch.setattr(packing, "objection", lambda *_: padded)
     monkeypatch.setattr(PeakMemory, "rise", lambda self: 1000)
     plain, tight = learner(folder, settings()), learner(folder, settings(), ram=lambda: 4000)
     tries = small(tight, 100)

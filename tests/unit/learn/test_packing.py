@@ -134,7 +134,9 @@ def test_a_trial_with_placeholders_does_not_decide() -> None:
 def test_a_group_longer_than_the_longest_row_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = LanguageModel(tiny("Llama", 2), Letters())  # type: ignore[arg-type]
     wanted = policy.logprobs(PROMPTS, ROWS, 0.8)
+    assert policy.cells("abc", [9, 6, 3]) == 1 + 18
     monkeypatch.setattr(policy, "_longest", 18)
+    assert policy.cells("abc", [9, 6, 3]) == 3 * (1 + 9)
     with computed(policy) as passes:
         found = policy.logprobs(PROMPTS, ROWS, 0.8)
     assert passes == [len(ROWS) * (8 + 9 - 1)] and policy.padded == ""
