@@ -142,6 +142,9 @@ class Optimizer(Section):
     """Steps of linear warm-up, also of a learner that joins: its moments start from zero. Fewer suit small
     rates and short runs. With 5 the demo collapses at lr 2e-3, with 20 it learns at twice the default rate as
     well."""
+    decay: Literal["constant", "linear", "cosine"] = "constant"
+    """The learning rate after the warm-up: `constant`, or down to 0 at `stop.versions`, `linear` or as half a
+    `cosine`: where accuracy still jumps about at the end. It follows from the version, at all learners."""
 
 
 class BatchSize(Section):

@@ -42,6 +42,7 @@ MEANT = {
     "learning_rate": "run.optimizer.lr",
     "max_grad_norm": "run.optimizer.grad_clip",
     "warmup_steps": "run.optimizer.warmup",
+    "lr_scheduler_type": "run.optimizer.decay",
     "algorithm": "run.objective.name",
     "loss_type": "run.objective.name",
     "beta": "run.objective.options",
@@ -142,7 +143,7 @@ right. The pace of heartbeats and the end of a run decide none of these, and a p
 a run depends on nothing. Tables that are not here, and keys outside of tables, concern every peer that
 acts."""
 
-YOUNGER: frozenset[str] = frozenset()
+YOUNGER: frozenset[str] = frozenset({"optimizer.decay"})
 """Settings of [run] that came with later versions of this PROTOCOL. Their defaults are the behaviour before
 them, and never change; where one is the default, a Spec leaves it out, so that older versions of this program
 find unknown settings only where they have an effect."""
@@ -154,6 +155,11 @@ LEAST_MBIT = 0.5
 SHARDED_SITES = (
     "run.averaging.mode = 'sites' with peer.learner.gpus above 1: a model split over several GPUs makes no"
     " contributions yet; set peer.learner.gpus = 1, or run.averaging.mode = 'butterfly' in a new run"
+)
+
+ENDLESS_DECAY = (
+    "run.optimizer.decay = {decay!r} needs run.stop.versions: the learning rate is 0 at the run's last"
+    " version, and this run has none; set it, or take 'constant'"
 )
 
 OVERLAPPED_SITES = (
@@ -294,6 +300,8 @@ def _check_relations(loaded: LoadedConfig) -> None:
                 f"{loaded.origins[key]}: {key} is {mbit:g} Mbit/s, and no release passes in time below"
                 f" {LEAST_MBIT:g}; 0 is no limit"
             )
+    if (decay := loaded.config.run.optimizer.decay) != "constant" and not loaded.config.run.stop.versions:
+        raise ConfigError(ENDLESS_DECAY.format(decay=decay))
     if loaded.config.run.averaging.mode == "sites" and loaded.config.peer.learner.gpus > 1:
         raise ConfigError(SHARDED_SITES)
     if loaded.config.run.averaging.mode == "sites" and loaded.config.run.averaging.overlap:

@@ -34,6 +34,7 @@ from swarm.events import NOT_FINITE
 from swarm.learn import objectives
 from swarm.learn.files import checkpoint
 from swarm.learn.files.weights import Snapshot
+from swarm.learn.learners.learning_rates import decayed
 from swarm.norm import norm
 from swarm.settings.config import Run, Training
 from swarm.storage.image import MakeDraft, in_memory, only_leaves
@@ -192,7 +193,8 @@ class BaseLearner(ABC):
                 " weights, or take a model whose loss does not overflow"
             )
         clip = min(1.0, settings.grad_clip / (grad_norm + 1e-6)) if settings.grad_clip > 0 else 1.0
-        rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
+        warm = min(1.0, (self._steps + 1) / max(1, settings.warmup))
+        rate = settings.lr * warm * decayed(self.run, self.version)
         self._descend(vector, clip, rate)
         self._steps += 1
         return {"grad_norm": grad_norm, "lr": rate}

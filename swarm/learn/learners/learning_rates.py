@@ -1,4 +1,4 @@
-"""Default learning rates: by kind of model and training, each with its source; nothing is guessed.
+"""Learning rates: the defaults, each with its source, nothing is guessed; and the decay after the warm-up.
 
     run.optimizer.lr = 0 --with_learning_rate(run, parameters), where a run begins-->
         a run whose Spec has a rate, and a sentence that names its source
@@ -10,6 +10,7 @@ only costs time.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import msgspec
@@ -73,6 +74,17 @@ def with_learning_rate(run: Run, parameters: float) -> tuple[Run, str]:
     sentence = f"learning rate {known.lr:g}: {known.source}; run.optimizer.lr sets another"
     optimizer = msgspec.structs.replace(run.optimizer, lr=known.lr)
     return msgspec.structs.replace(run, optimizer=optimizer), sentence
+
+
+def decayed(run: Run, version: int) -> float:
+    """Factor of the learning rate of a step from this version, 0 to 1: a function of the version alone, so
+    that learners agree on it however often they stepped, and a version is made again with the same bits."""
+    settings, last = run.optimizer, run.stop.versions
+    if settings.decay == "constant" or version < settings.warmup:
+        return 1.0
+    left = max(0.0, (last - version) / max(1, last - settings.warmup))
+    # rounded: the last bit of a cosine is not the same on every machine
+    return left if settings.decay == "linear" else round((1 - math.cos(math.pi * left)) / 2, 9)
 
 
 def _billions(parameters: float) -> str:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
+import transformers
 from places import ROOT
 
 from peers.build import new_run, run_folder
 from peers.build.model import base_model
 from peers.errors import WrongUsage
 from swarm.learn.learners.learner import Learner
-from swarm.learn.learners.learning_rates import UnknownRate, known_rate, with_learning_rate
+from swarm.learn.learners.learning_rates import UnknownRate, decayed, known_rate, with_learning_rate
+from swarm.learn.learners.site_learner import SiteLearner
 from swarm.learn.models import tiny
 from swarm.learn.models.tabular import Tabular
-from swarm.settings.config import Model, Optimizer, Run, TaskSettings
-from swarm.settings.loading import load
+from swarm.settings.config import Averaging, Model, Optimizer, Run, Stop, TaskSettings
+from swarm.settings.layers import ConfigError
+from swarm.settings.loading import load, run_dict
+from swarm.storage.weights import Weights
 
 QWEN = 596_049_920
 """Parameters of Qwen3-0.6B."""
@@ -108,3 +114,58 @@ def test_parameters_are_counted_from_the_files_headers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
 def test_every_config_has_a_rate_or_is_of_a_kind_that_is_known(path: Path) -> None:
     assert with_learning_rate(load(path).config.run, 0)[0].optimizer.lr > 0
+
+
+def decaying(decay: str, warmup: int = 2, versions: int = 12) -> Run:
+    optimizer = Optimizer(lr=0.5, warmup=warmup, decay=decay)  # type: ignore[arg-type]
+    return Run(optimizer=optimizer, stop=Stop(versions=versions))
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine", "constant"])
+def test_a_rate_decays_as_that_of_transformers(decay: str) -> None:
+    schedules = {
+        "linear": lambda it: transformers.get_linear_schedule_with_warmup(it, 2, 12),
+        "cosine": lambda it: transformers.get_cosine_schedule_with_warmup(it, 2, 12),
+        "constant": lambda it: transformers.get_constant_schedule_with_warmup(it, 2),
+    }
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    theirs, wanted = schedules[decay](optimizer), []
+    for _ in range(13):
+        wanted.append(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+    run = decaying(decay)
+    assert [0.5 * decayed(run, version) for version in range(2, 13)] == pytest.approx(wanted[2:])
+    assert [decayed(run, version) for version in range(2)] == [1.0, 1.0]  # the warm-up is of each learner
+    assert decayed(run, 40) == (1.0 if decay == "constant" else 0.0)
+
+
+def test_the_rate_of_a_version_is_that_of_every_learner_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    one, late = (Learner(Tabular(), decaying("linear")) for _ in range(2))
+    vector = torch.ones(one.size)
+    rates = [one.step(vector)["lr"] for _ in range(5)]
+    assert rates == pytest.approx([0.25, 0.5, 0.5, 0.45, 0.4])
+    one.save(tmp_path)
+    again = Learner(Tabular(), decaying("linear"))
+    again.restore(tmp_path)
+    assert again.step(vector)["lr"] == one.step(vector)["lr"] == pytest.approx(0.35)
+    late.load(Weights.of(one.weights().data, 6), fresh=True)
+    assert [late.step(vector)["lr"] for _ in range(2)] == pytest.approx([0.3 / 2, 0.25])
+
+
+def test_local_steps_of_a_site_have_the_rate_of_their_version() -> None:
+    run = msgspec.structs.replace(decaying("linear", 0), averaging=Averaging(mode="sites"))
+    site = SiteLearner(Tabular(), run)
+    vector = torch.ones(site.size)
+    for version in range(3):
+        rates = [site.step_locally(vector)["lr"] for _ in range(2)]
+        assert rates == pytest.approx([0.5 * (1 - version / 12)] * 2)
+        site.outer_step([], mine=True)
+
+
+def test_a_decay_without_an_end_is_refused_and_old_runs_have_none() -> None:
+    with pytest.raises(ConfigError, match=r"run.optimizer.decay = 'cosine' needs run.stop.versions"):
+        load(None, ["run.optimizer.decay=cosine"])
+    ended = load(None, ["run.optimizer.decay=cosine", "run.stop.versions=9"]).config.run
+    assert run_dict(ended)["optimizer"]["decay"] == "cosine"  # type: ignore[index]
+    assert "decay" not in run_dict(Run())["optimizer"]  # type: ignore[operator]
