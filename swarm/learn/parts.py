@@ -13,7 +13,7 @@ prompt; logp learner, logq sampler, r_it = exp(logp_it - logq_it); lp, lq the sc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -124,6 +124,22 @@ class Objective:
         """Whether the objective needs the rewards of the round's whole batch, which other learners then
         announce."""
         return self.advantage.scale in OF_ROUND
+
+    def is_flat(self, rewards: Sequence[float]) -> bool:
+        """Whether each advantage of a group with these rewards is exactly 0, whatever else is in its batch.
+
+        Rewards count as float32, as in a Batch. False where a part of the advantage is in no table here.
+        """
+        given = torch.tensor(rewards)
+        level = 0.0 if self.advantage.centre == "none" else given[0]
+        known = self.advantage.centre in _OWN_CENTRES and self.advantage.scale in _OWN_SCALES
+        return known and bool((given == level).all() and given.isfinite().all())
+
+    def teaches(self, rewards: Sequence[float]) -> bool:
+        """Whether a group with these rewards may have a gradient: False where it is exactly 0, whatever the
+        log-probabilities of its tokens are. All statistics of other groups' gradients that span groups are of
+        lengths and rewards (`BatchView.total`)."""
+        return self.kl.weight > 0 or not self.is_flat(rewards)
 
 
 # --- ratio: log weights, (B, T) or (B, 1) -------------------------------------------------------------------
@@ -320,6 +336,9 @@ SCALES: dict[str, Callable[[Tensor, BatchView], Tensor]] = {
     "beta": _scale_beta,
     "live": _scale_live,
 }
+_OWN_CENTRES, _OWN_SCALES = frozenset(CENTRES), frozenset(SCALES)
+"""Without the rows that others add to the tables. These centres, `none` apart, are exactly 0 where the rewards
+of a group are equal, and these scales keep a 0."""
 OF_ROUND = frozenset({"batch-std", "beta", "live"})
 """Scales that need the round's whole batch: no weight of a learner's gradient in the mean can correct for a
 scale of its own batch."""
