@@ -337,8 +337,8 @@ SCALES: dict[str, Callable[[Tensor, BatchView], Tensor]] = {
     "live": _scale_live,
 }
 _OWN_CENTRES, _OWN_SCALES = frozenset(CENTRES), frozenset(SCALES)
-"""Without the rows that others add to the tables. These centres, `none` apart, are exactly 0 where the rewards
-of a group are equal, and these scales keep a 0."""
+"""Without the rows that others add to the tables. These centres, `none` apart, are exactly 0 where a group's
+rewards are equal, and these scales keep a 0."""
 OF_ROUND = frozenset({"batch-std", "beta", "live"})
 """Scales that need the round's whole batch: no weight of a learner's gradient in the mean can correct for a
 scale of its own batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 import torch
@@ -54,7 +55,7 @@ def gradient(method: Objective, batch: Batch) -> Tensor:
 
 def without(batch: Batch, left_out: Tensor) -> Batch:
     """The other completions of a batch, as a part of it."""
-    cut = {
+    cut: dict[str, Any] = {
         field.name: value[~left_out]
         for field in fields(batch)
         if isinstance(value := getattr(batch, field.name), Tensor)
