@@ -1,8 +1,9 @@
 """The evaluator: greedy accuracy on held-out tasks, for version 0 and then every `evaluation.every` versions.
 
 It always takes the newest release that it can fetch, so a slow evaluator skips versions instead of falling
-behind. Answers whose rewards cannot be computed are left out of the accuracy, with an event; a version
-without any reward has no accuracy.
+behind. The tasks are the same each time, and no two of them have one prompt: where the source has fewer than
+`evaluation.tasks`, a note of the first evaluation says how many. Answers whose rewards cannot be computed are
+left out of the accuracy, with an event; a version without any reward has no accuracy.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from swarm import events
 from swarm.protocol import Kind, Phase
 from swarm.sample.base import Engine, EngineError
 from swarm.storage.blocks import Damaged
-from swarm.tasks.base import RewardError, TaskSource
+from swarm.tasks.base import RewardError, TaskSource, too_few
 from swarm.types import Task
 
 GIVE_UP = 8
@@ -31,6 +32,8 @@ class Evaluator:
         self.reward_calls = RewardCalls(host, source)
         self.engine_calls = EngineCalls(host)
         self._last: int | None = None
+        self._tasks: list[Task] | None = None
+        """Those of every evaluation; None before the first one."""
 
     async def run(self) -> None:
         """Evaluate releases until the host is asked to stop, then the last one, so that the run's final
@@ -51,7 +54,7 @@ class Evaluator:
     async def _turn(self, every: int) -> bool:
         """Fetch, load and evaluate a release at least `every` versions after the last one. False when there
         is none."""
-        host, evaluation = self.host, self.host.config.run.evaluation
+        host = self.host
         if (found := await host.releases.obtain(() if self._last is None else (self._last + every,))) is None:
             return False
         host.status.phase = Phase.EVALUATING
@@ -68,7 +71,7 @@ class Evaluator:
                 return True
             self.engine_calls.adopted(newest, fetched, fetched)
             try:
-                tasks = await self.reward_calls.held_out(evaluation.tasks)
+                tasks = await self._held_out()
             except RewardError as error:
                 self._note("warning", f"version {newest.version} has no accuracy: {error}")
                 self._last = newest.version
@@ -83,10 +86,19 @@ class Evaluator:
         host.status.version, host.status.weights = newest.version, newest.weights
         host.status.finished(1, 0, host.now())
         if rewards:
-            accuracy = sum(reward >= evaluation.right for reward in rewards) / len(rewards)
+            accuracy = sum(reward >= host.config.run.evaluation.right for reward in rewards) / len(rewards)
             host.status.accuracy_before, host.status.accuracy = host.status.accuracy, accuracy
             host.emit(events.Evaluated, version=newest.version, accuracy=accuracy, tasks=len(rewards))
         return True
+
+    async def _held_out(self) -> list[Task]:
+        """Raises RewardError."""
+        if self._tasks is None:
+            n = self.host.config.run.evaluation.tasks
+            self._tasks = await self.reward_calls.held_out(n)
+            if few := too_few(len(self._tasks), n):
+                self._note("warning", few)
+        return self._tasks
 
     async def _score(self, tasks: Sequence[Task], answers: Sequence[str], version: int) -> list[float]:
         """Rewards of the answers that can be scored; a note gives the number of the others."""

@@ -23,6 +23,7 @@ from typing import Any
 from lab.processes import baseline_trl
 from lab.processes.baseline_process import SampleAndTrain
 from lab.swarms.partner import Answer, opened, say
+from swarm.tasks.base import distinct
 
 
 class Climb:
@@ -77,7 +78,7 @@ def main() -> int:
 
 def accuracy(engine: Any, source: Any, tasks: int, right: float) -> float:
     """Share of the first held-out tasks whose greedy answer is right, as peers.evaluator counts it."""
-    asked = source.held_out(tasks)
+    asked = distinct(source, tasks)
     answers = engine.greedy([task.prompt for task in asked])
     rewards = [source.rewards(task, [text])[0] for task, text in zip(asked, answers, strict=True)]
     return sum(reward >= right for reward in rewards) / len(rewards)

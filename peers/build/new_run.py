@@ -25,7 +25,7 @@ from swarm.settings.loading import run_dict
 from swarm.storage.blocks import Blocks
 from swarm.storage.durable import copy_durably, sync, write_durably
 from swarm.tasks import catalog as tasks
-from swarm.tasks.base import CodePolicy
+from swarm.tasks.base import CodePolicy, distinct, too_few
 from swarm.tasks.data import task_files
 from swarm.tasks.rewards import probes
 from swarm.types import Digest, Task
@@ -164,11 +164,15 @@ def _rows(training: set[int], held: set[int]) -> str:
 
 def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str], texts: CodePolicy) -> None:
     """Render the first task's prompt and score answers to it: a run whose model, tasks and rewards do not fit
-    must not start."""
+    must not start. A warning says where there are too few different tasks for an evaluation."""
     source = tasks.source(run.task, run.seed, folder=folder if folder.is_dir() else None, texts=texts)
     try:
         render(source.task(0))
         for line in probes.of_new_run(source):
             say(f"{WARNING}{line}")
+        n = run.evaluation.tasks
+        # gym: takes minutes to make as many of its slowest exercises: the evaluator says so then
+        if not run.task.name.startswith("gym:") and (few := too_few(len(distinct(source, n)), n)):
+            say(f"{WARNING}{few}")
     finally:
         source.close()

@@ -249,8 +249,8 @@ class Evaluation(Section):
     """Greedy answers to held-out tasks, by evaluators."""
 
     tasks: Count = 256
-    """Held-out tasks of one evaluation; with 256 the standard error of the accuracy is at most 3.2 %. Fewer
-    where answers are long."""
+    """Different held-out tasks of one evaluation, all there are where they are fewer; with 256 the standard
+    error of the accuracy is at most 3.2 %. Fewer where answers are long."""
     every: Count = 10
     """Versions between two evaluations. Raise it where an evaluation takes longer than so many versions."""
     right: float = 1.0

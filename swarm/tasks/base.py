@@ -16,7 +16,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol, SupportsFloat, TypeVar
 
-from swarm.frames.grammar import nearest
+from swarm.frames.grammar import nearest, some
 from swarm.types import Task
 
 Options = Mapping[str, int | float | str | bool]
@@ -59,7 +59,8 @@ class UnscoredSource(Protocol):
         ...
 
     def held_out(self, n: int) -> list[Task]:
-        """The first n held-out tasks, or all when there are fewer; none of them is ever a training task."""
+        """The first n held-out tasks, or all when there are fewer; none of them is ever a training task. One
+        may be there twice: `distinct` leaves it out."""
         ...
 
     def close(self) -> None:
@@ -135,6 +136,37 @@ class Exercises(OneByOne):
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+DRAWS = 16
+"""Times as many held-out tasks as are asked for are looked through for different ones: enough to find all of
+as many (n log n draws are expected), with thousands left over."""
+
+
+def distinct(source: UnscoredSource, n: int) -> list[Task]:
+    """The first `n` held-out tasks without those that repeat an earlier one's prompt; fewer where the first
+    DRAWS x n have no more. Sources draw at random, and the number of right answers has to be one of different
+    tasks."""
+    asked = n
+    while True:
+        made = source.held_out(asked)
+        found: dict[object, Task] = {}
+        for task in made:
+            found.setdefault((task.prompt, task.messages), task)
+        if len(found) >= n or len(made) < asked or asked == DRAWS * n:
+            return [*found.values()][:n]
+        asked *= 2
+
+
+def too_few(found: int, n: int) -> str:
+    """A sentence about a source that has `found` different held-out tasks where `n` are asked for; empty
+    where that is enough, or there are none."""
+    if not 0 < found < n:
+        return ""
+    return (
+        f"the task has {some(found, 'different held-out exercise')}, and run.evaluation.tasks asks for {n}:"
+        f" each evaluation has {found}"
+    )
 
 
 def checked_rewards(name: str, values: Sequence[SupportsFloat]) -> list[float]:

@@ -413,6 +413,16 @@ def test_prompts_that_are_too_long_are_counted_and_left_out_of_the_data_at_the_s
     assert all("word" not in task.prompt for task in [*map(data.task, range(200)), *data.held_out(9)])
 
 
+def test_a_run_with_fewer_different_held_out_tasks_than_an_evaluation_asks_for_says_so_at_its_start(
+    tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for digits, held in ((2, 9), (5, 0)):
+        task = TaskSettings(name="digit-sums", options={"digits": digits})
+        new_run.create(tmp_path / f"{digits}", Run(task=task), policy)
+        said = f"{held} different held-out exercises, and run.evaluation.tasks asks for 256"
+        assert (said in capsys.readouterr().err) is (held > 0)
+
+
 def test_a_run_of_which_no_prompt_fits_is_refused(tmp_path: Path, short: Path) -> None:
     settings = rows_of(tmp_path, [f"{i}" + " word" * 99 for i in range(9)])
     with pytest.raises(ModelError, match=r"9 of 9 prompts are longer than .* Take a model that reads more"):

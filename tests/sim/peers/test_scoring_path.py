@@ -92,6 +92,7 @@ class Told:
         minutes: float = 0.8,
         batch: BatchSize = BATCH,
         right: float = 1.0,
+        tasks: int = 16,
         **prices: float,
     ) -> None:
         self.all: list[events.Event] = []
@@ -103,14 +104,16 @@ class Told:
                 self.learners.append(played)
             return played
 
-        played = self._scenario(minutes, batch, right, {"sample": 1.0, "learn": 0.3} | prices)
+        played = self._scenario(minutes, batch, right, tasks, {"sample": 1.0, "learn": 0.3} | prices)
         World(
             played,
             lambda peer: sim.run_peer(peer, sim.policy_parts(peer.config), role),
             sinks=[self.all.append],
         ).run()
 
-    def _scenario(self, minutes: float, batch: BatchSize, right: float, prices: dict[str, float]) -> Scenario:
+    def _scenario(
+        self, minutes: float, batch: BatchSize, right: float, tasks: int, prices: dict[str, float]
+    ) -> Scenario:
         return Scenario(
             name="scoring",
             hours=minutes / 60,
@@ -123,7 +126,7 @@ class Told:
                 sampling=Sampling(group_size=4, max_tokens=4),
                 optimizer=Optimizer(lr=0.2),
                 batch=batch,
-                evaluation=Evaluation(tasks=16, every=5, right=right),
+                evaluation=Evaluation(tasks=tasks, every=5, right=right),
             ),
         )
 
@@ -269,6 +272,15 @@ def test_an_evaluator_leaves_out_what_it_cannot_score_and_says_so() -> None:
     assert notes and all(
         "2 of 16 held-out answers could not be scored" in text and "no such color" in text for text in notes
     )
+
+
+def test_an_evaluation_has_different_tasks_alone_and_says_once_how_many_where_they_are_too_few() -> None:
+    told = Told(lambda role: Flawed(never), tasks=256)
+    judged = told.of(events.Evaluated)
+    assert len(judged) > 3 and {event.tasks for event in judged} == {16}, "toy has 16 words"
+    notes = [event.text for event in told.of(events.Noted, "evaluator") if "different" in event.text]
+    assert len(notes) == 1 and "the task has 16 different held-out exercises" in notes[0]
+    assert not [n for n in Told(lambda role: Flawed(never)).of(events.Noted) if "different" in n.text]
 
 
 @pytest.mark.parametrize(("right", "expected"), [(0.0, 1.0), (2.0, 0.0)])

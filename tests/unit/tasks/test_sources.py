@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -16,9 +17,9 @@ from hypothesis import strategies as st
 from swarm import tasks
 from swarm.settings.config import TaskSettings
 from swarm.tasks import catalog
-from swarm.tasks.base import RewardError, TaskError
+from swarm.tasks.base import DRAWS, RewardError, TaskError, distinct, too_few
 from swarm.tasks.toy import Toy
-from swarm.types import Task
+from swarm.types import Message, Task
 
 
 @pytest.mark.parametrize("name", sorted(catalog.BUILT_IN))
@@ -35,6 +36,50 @@ def test_held_out_prompts_never_occur_in_training_or_in_the_warm_start(name: str
     seen = {source.task(i).prompt for i in range(5000)} | {source.example(i)[0] for i in range(5000)}
     assert not seen & {task.prompt for task in source.held_out(500)}
     assert all(task.index < 0 for task in source.held_out(5))
+
+
+@pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting"])
+def test_an_evaluation_has_no_exercise_twice_and_the_first_ones_are_those_of_the_source(name: str) -> None:
+    source = tasks.source(TaskSettings(name=name), 1)
+    drawn, some, more = source.held_out(256), distinct(source, 256), distinct(source, 400)
+    assert len({task.prompt for task in drawn}) < 256 == len({task.prompt for task in some})
+    assert some == more[:256] and some[:9] == drawn[:9]
+    assert len({task.index for task in some}) == 256 and not too_few(len(some), 256)
+
+
+def test_of_a_source_with_few_exercises_all_are_found_and_a_sentence_says_how_many() -> None:
+    source = tasks.source(TaskSettings(name="digit-sums", options={"digits": 3}), 1)
+    there = {f"{n:03}=" for n in range(1000) if zlib.crc32(b"%03d" % n) % 10 == 0}
+    assert {task.prompt for task in distinct(source, 256)} == there
+    assert f"{len(there)} different held-out exercises, and run.evaluation.tasks asks for 256" in too_few(
+        len(there), 256
+    )
+
+
+def test_a_source_without_end_or_change_is_not_looked_through_for_ever() -> None:
+    asked = []
+
+    class Same(Toy):
+        def held_out(self, n: int) -> list[Task]:
+            asked.append(n)
+            return [Task(environment="same", index=-1 - i, prompt="7", answer="") for i in range(n)]
+
+    assert [task.index for task in distinct(Same(1, {}), 10)] == [-1]
+    assert asked == [10, 20, 40, 80, 10 * DRAWS]
+
+
+def test_two_conversations_that_end_alike_are_two_exercises() -> None:
+    turns = [(Message(role="user", content=f"{i}"), Message(role="user", content="so?")) for i in (1, 2, 1)]
+
+    class Talks(Toy):
+        def held_out(self, n: int) -> list[Task]:
+            made = [
+                Task(environment="t", index=-1 - i, prompt="so?", answer="", messages=each)
+                for i, each in enumerate(turns)
+            ]
+            return made[:n]
+
+    assert [task.index for task in distinct(Talks(1, {}), 3)] == [-1, -2]
 
 
 @pytest.mark.parametrize("name", sorted(catalog.BUILT_IN))
@@ -157,7 +202,7 @@ def exits(seed, options):
     raise TaskError("option size is 9, it has to be 1 to 8")
 
 from swarm.tasks.base import Exercises
-from swarm.types import Task
+from swarm.types import Message, Task
 
 class Lame(Exercises):
     environment = "lame"
