@@ -33,6 +33,7 @@ from swarm.core.intake.admission import OVERFLOWED, REPEATED, Admission, Judgeme
 from swarm.core.intake.batcher import NO_LIMIT, Batcher, Room, Waiting
 from swarm.core.intake.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.intake.curriculum import Draws
+from swarm.core.intake.overlong import penalized
 from swarm.core.roster import share
 from swarm.core.suspensions import Suspension
 from swarm.frames import wire
@@ -68,6 +69,7 @@ class TaskAndRewards:
 
     task: Task
     rewards: tuple[float, ...]
+    """What is trained on: with the penalty of long completions, where the run has one."""
 
 
 TOLD = 256
@@ -430,7 +432,8 @@ class LearnerInbox:
             self._warn(group.sampler, events.REWARDS, why)
             detail = f"claims rewards {list(group.rewards)}, they are {list(task.rewards)}"
             return replace(judgement, verdict=Verdict.UNTRUSTED, detail=detail)
-        self._tasks[group.id] = task
+        trained_on = penalized(self.host.config.run, group.lengths, task.rewards)
+        self._tasks[group.id] = replace(task, rewards=trained_on)
         return judgement
 
     def _warn(self, sampler: PeerId, kind: str, reason: str) -> None:

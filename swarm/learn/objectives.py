@@ -183,6 +183,8 @@ def loss(objective: Objective, batch: Batch) -> Loss:
         coefficient = per_token * (
             advantage[:, None] * phi - objective.kl.weight * kl_slope(objective.kl, batch, view)
         )
+        if batch.silent is not None:
+            coefficient = coefficient.masked_fill(batch.silent[:, None], 0.0)
     # -inf * 0 is nan: an impossible token must not reach the product, not even with coefficient zero.
     live = view.mask & torch.isfinite(batch.logp)
     value = -(coefficient * torch.where(live, batch.logp.float(), 0.0)).sum()

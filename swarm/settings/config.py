@@ -123,6 +123,13 @@ class ObjectiveSettings(Section):
     """A method of `swarm objectives`, or `package.module:NAME` for an Objective of your own."""
     options: dict[str, float | str | bool] = {}
     """Overrides of the method's parts, such as `eps = 0.2` or the weight of its KL term, `kl = 0.005`."""
+    overlong: Literal["plain", "mask", "penalty"] = "plain"
+    """Completions at `sampling.max_tokens`: `plain`, as all others; `mask`: cut ones have no gradient, and
+    count in their groups' statistics; `penalty`: long ones have less reward, by 1 at the limit (DAPO's soft
+    overlong punishment). Take `mask` where right answers are cut, `penalty` where answers grow."""
+    overlong_share: Part = 0.2
+    """penalty: share of `sampling.max_tokens` over which it grows, DAPO's L_cache / L_max. Raise it where
+    completions should become shorter long before the limit."""
 
 
 class Optimizer(Section):

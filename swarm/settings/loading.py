@@ -47,6 +47,9 @@ MEANT = {
     "loss_type": "run.objective.name",
     "beta": "run.objective.options",
     "epsilon": "run.objective.options",
+    "mask_truncated_completions": "run.objective.overlong",
+    "overlong_buffer": "run.objective.overlong",
+    "soft_punish_cache": "run.objective.overlong_share",
     "batch_size": "run.batch.groups",
     "micro_batch_size": "run.batch.micro",
     "num_generations": "run.sampling.group_size",
@@ -143,7 +146,7 @@ right. The pace of heartbeats and the end of a run decide none of these, and a p
 a run depends on nothing. Tables that are not here, and keys outside of tables, concern every peer that
 acts."""
 
-YOUNGER: frozenset[str] = frozenset({"optimizer.decay"})
+YOUNGER: frozenset[str] = frozenset({"optimizer.decay", "objective.overlong", "objective.overlong_share"})
 """Settings of [run] that came with later versions of this PROTOCOL. Their defaults are the behaviour before
 them, and never change; where one is the default, a Spec leaves it out, so that older versions of this program
 find unknown settings only where they have an effect."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ CLASSES = {"GPT2": ("GPT2LMHeadModel", "GPT2Config"), "Llama4": ("Llama4ForCausa
 
 
 class Letters:
+    ends: Sequence[int] = ()
+
     def encode(self, prompts: list[str]) -> list[list[int]]:
         return [[ord(letter) % 61 for letter in prompt] for prompt in prompts]
 

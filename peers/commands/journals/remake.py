@@ -40,6 +40,7 @@ from peers.learner.recorder import (
 from peers.runtime.frames import Frames
 from swarm.core.gradient_checks.step_recipe import Arithmetic, MeanRecipe
 from swarm.core.intake.claimed_logprobs import objection
+from swarm.core.intake.overlong import penalized
 from swarm.draws.replays import rows_of
 from swarm.frames import wire
 from swarm.limits import MAIL_LIMIT
@@ -212,7 +213,9 @@ class _Maker:
         tasks = [source.task(group.task) for group in groups]
         try:
             rewards = [
-                tuple(source.rewards(task, tokens.decode_batch(rows_of(group))))
+                penalized(
+                    self._settings, group.lengths, source.rewards(task, tokens.decode_batch(rows_of(group)))
+                )
                 for task, group in zip(tasks, groups, strict=True)
             ]
         except RewardError as error:

@@ -36,6 +36,7 @@ from swarm.core.agreement.trained import mark, marks_of
 from swarm.core.gradient_checks.recomputed import Rechecks
 from swarm.core.intake.batcher import Waiting
 from swarm.core.intake.claimed_logprobs import objection
+from swarm.core.intake.overlong import penalized
 from swarm.frames import wire
 from swarm.learn.learners.base_learner import BaseLearner, Gradient
 from swarm.learn.learners.microbatch import OutOfMemory, oom_as
@@ -264,7 +265,8 @@ class BatchRechecks:
 
         async def again_scored(group: Group) -> tuple[Task, tuple[float, ...]]:
             texts = await self._inbox.opener.decoded(group)
-            return await self._inbox.reward_calls.of_others(group.task, texts)
+            task, rewards = await self._inbox.reward_calls.of_others(group.task, texts)
+            return task, penalized(self._host.config.run, group.lengths, rewards)
 
         scored = await asyncio.gather(*map(again_scored, batch.groups))
 

@@ -90,7 +90,7 @@ class FsdpRoot(nn.Module):
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
-        self.module = policy.module
+        self.module, self.ends = policy.module, policy.ends
         self._policy = policy
 
     def forward(self, job: Callable[[], TokenScores]) -> TokenScores:

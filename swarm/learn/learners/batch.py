@@ -141,6 +141,8 @@ class Batch:
     """(B, T) under a reference policy, for the KL term `against = "ref"`."""
     lag: Tensor | None = None
     """(B,) versions between sampler and learner, for `against = "blend"`."""
+    silent: Tensor | None = None
+    """(B,) bool: completions without gradient of their own, which count in all statistics."""
     entropy: Tensor | None = None
     """(B, T) nats, of the learner's distribution; only reported."""
     horizon: float = 1.0

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from swarm.core.gradient_checks.step_recipe import Arithmetic
 from swarm.core.intake.claimed_logprobs import ClaimCheck, objection
+from swarm.core.intake.overlong import is_cut
 from swarm.learn import objectives
 from swarm.learn.files import weights
 from swarm.learn.learners import microbatch
@@ -281,8 +282,17 @@ def batch_of(
         reward=torch.tensor([r for group in work.rewards for r in group], device=device),
         group=index,
         lag=torch.tensor(lag, device=device),
+        silent=_silent(run, policy.ends, rows, device),
         entropy=scored.entropy,
         horizon=float(run.sampling.max_tokens),
         total=work.total,
     )
     return batch, checks
+
+
+def _silent(
+    run: Run, ends: Sequence[int], rows: Sequence[Sequence[int]], device: torch.device
+) -> Tensor | None:
+    if run.objective.overlong != "mask":
+        return None
+    return torch.tensor([is_cut(row, ends) for row in rows], device=device)

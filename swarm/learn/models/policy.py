@@ -40,6 +40,8 @@ class Policy(Protocol):
     """A learner's interface to a model."""
 
     module: nn.Module
+    ends: Sequence[int]
+    """Tokens that end a completion; empty where all have the same length."""
     padded: str
     """Why a completion has a padded row with a copy of its prompt; empty where a group is one row with its
     prompt once, and before the first pass."""
@@ -71,6 +73,7 @@ class LanguageModel:
         """`padded`: why groups are not to be packed; empty: they are where the model allows it."""
         self.module: nn.Module = model
         self._tokenization = tokenization
+        self.ends: Sequence[int] = tokenization.ends
         self._inner: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base: nn.Module = self._inner.base_model
         self._head = chunked_logprobs.linear_head(self._inner)

@@ -28,6 +28,7 @@ class Table(nn.Module):
 class Tabular:
     """A Policy over a Table: (buckets, positions, tokens), uniform at the start."""
 
+    ends: Sequence[int] = ()
     padded = ""
 
     def __init__(self, buckets: int = 16, letters: int = 4, alphabet: int = 8, filler: int = 0) -> None:

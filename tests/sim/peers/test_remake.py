@@ -23,6 +23,7 @@ from peers.runtime.frames import Frames
 from peers.sampler.new_group import make_group
 from swarm.core.gradient_checks.step_recipe import Ingredient, MeanRecipe
 from swarm.core.intake.curriculum import Draw
+from swarm.core.intake.overlong import penalized
 from swarm.draws.replays import rows_of
 from swarm.events import Trained
 from swarm.frames import wire
@@ -31,7 +32,17 @@ from swarm.learn.models import tiny
 from swarm.membership.identity import Keyring
 from swarm.net.averaging.recomputed_mean import mean_again
 from swarm.norm import norm
-from swarm.settings.config import Config, Model, Optimizer, Run, Sampling, Stop, TaskSettings, Training
+from swarm.settings.config import (
+    Config,
+    Model,
+    ObjectiveSettings,
+    Optimizer,
+    Run,
+    Sampling,
+    Stop,
+    TaskSettings,
+    Training,
+)
 from swarm.sim.world import SimPeer, World
 from swarm.storage.blocks import digest_of
 from swarm.storage.durable import read_checked, write_checked
@@ -44,10 +55,11 @@ from swarm.types import Digest, Group, Task, Times
 class Recorded:
     """A run of two learners with three versions, as one of them recorded it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, objective: ObjectiveSettings | None = None) -> None:
         settings = Run(
             model=Model(name="tiny"),
             task=TaskSettings(name="digit-sums"),
+            objective=objective or ObjectiveSettings(),
             optimizer=Optimizer(lr=1e-3),
             sampling=Sampling(group_size=4, max_tokens=8),
         )
@@ -79,7 +91,8 @@ class Recorded:
             drawn = engine.sample([task.prompt], 4, [number])[0]
             its = make_group(self._sampler.me, made, Draw(0, number, number), drawn, (0.0,) * 4, times)
             texts = self._tokens.decode_batch(rows_of(its))
-            return its, task.prompt, tuple(source.rewards(task, texts))
+            rewards = penalized(self._config.run, its.lengths, source.rewards(task, texts))
+            return its, task.prompt, rewards
 
         for version in (1, 2, 3):
             batches = [[group(20 * version + 10 * k + j) for j in range(3)] for k in range(2)]
@@ -164,6 +177,14 @@ def test_a_version_is_made_again_of_whose_round_one_had_no_gradient(
 ) -> None:
     assert made_again(recorded, 4) == DONE
     assert "version 4: 3 groups of 2 learners: the same weights" in capsys.readouterr().out
+
+
+def test_a_version_is_made_again_with_the_penalty_of_its_long_completions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = Recorded(tmp_path, ObjectiveSettings(name="reinforce", overlong="penalty"))
+    assert made_again(recorded, 1) == DONE
+    assert "the same weights" in capsys.readouterr().out
 
 
 def test_what_is_not_recorded_is_told_with_what_is(

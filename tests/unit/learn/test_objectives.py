@@ -31,7 +31,7 @@ from swarm.learn.objectives import (
 from swarm.learn.parts import CENTRES, REDUCTIONS, Kl
 
 EVERY = PARTS | METHODS
-ROWS = ("logp", "logq", "mask", "reward", "group", "prox", "ref", "lag", "entropy")
+ROWS = ("logp", "logq", "mask", "reward", "group", "prox", "ref", "lag", "silent", "entropy")
 few = settings(max_examples=4)
 seeds = st.integers(0, 1000)
 
@@ -54,6 +54,7 @@ def make(seed: int = 0, sizes: tuple[int, ...] = (4, 3, 1), length: int = 6, shi
         reward=torch.randint(0, 3, (rows,), generator=gen) / 2,
         group=torch.repeat_interleave(torch.arange(len(sizes)) * 7 + 3, torch.tensor(sizes)),
         lag=torch.randint(0, 9, (rows,), generator=gen),
+        silent=torch.zeros(rows, dtype=torch.bool),
     )
 
 
@@ -104,6 +105,17 @@ def test_whole_or_in_micro_batches_in_any_order_the_gradient_and_the_metrics_are
         torch.testing.assert_close(part, grad[chosen], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(sum(part.value for part, _ in parts), whole.value, rtol=1e-4, atol=1e-5)
     assert merge([part for part, _ in parts]) == pytest.approx(whole.metrics, rel=1e-4, abs=1e-6)
+
+
+@each(EVERY)
+def test_a_silent_completion_has_no_gradient_and_the_others_have_theirs(name: str) -> None:
+    batch = make(2)
+    silent = torch.tensor([True, False, False, True, False, True, False, False])
+    (plain, before), (found, grad) = (
+        learned(EVERY[name], one) for one in (batch, replace(batch, silent=silent))
+    )
+    assert torch.equal(grad, torch.where(silent[:, None], 0.0, before))
+    assert found.metrics == plain.metrics and torch.equal(found.advantage, plain.advantage)
 
 
 @each([*having("centre", "scale", "reduce"), *METHODS])
