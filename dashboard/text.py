@@ -117,6 +117,11 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.0):.1f} s"
 
 
+def confidence(low: float, high: float) -> str:
+    """An interval of 95 % of a share: `88.0% to 94.3% with 95 % confidence`."""
+    return f"{low:.1%} to {high:.1%} with 95 % confidence"
+
+
 def volume(size: float) -> str:
     """Bytes: `640 B`, `2.6 kB`, `140 MB`, `1.2 GB`."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -39,6 +39,18 @@ class RunView(View):
     """Admission: nothing older is trained on."""
 
 
+class EvaluationView(View):
+    """An evaluation, of the version that was judged last."""
+
+    version: int
+    accuracy: float
+    """Share of right greedy answers, 0 to 1."""
+    low: float
+    high: float
+    """The ends of its interval of 95 %: over tasks that might have been drawn instead."""
+    tasks: int
+
+
 class HeadView(View):
     """The swarm in a line."""
 
@@ -55,6 +67,8 @@ class HeadView(View):
     first_accuracy: tuple[int, float] | None
     """(version, held-out accuracy) of the first evaluation."""
     last_accuracy: tuple[int, float] | None
+    evaluation: EvaluationView | None
+    """That of `last_accuracy`, with its interval."""
     roles: dict[str, tuple[int, int]]
     """Role -> (alive, known), of members and of samplers of which a group was admitted; peers that left are
     not counted as known."""

@@ -88,6 +88,7 @@ class Evaluator:
         if rewards:
             accuracy = sum(reward >= host.config.run.evaluation.right for reward in rewards) / len(rewards)
             host.status.accuracy_before, host.status.accuracy = host.status.accuracy, accuracy
+            host.status.judged = len(rewards)
             host.emit(events.Evaluated, version=newest.version, accuracy=accuracy, tasks=len(rewards))
         return True
 

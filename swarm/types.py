@@ -399,6 +399,9 @@ class Beat(Struct, tag="beat", omit_defaults=True):
     mean: Annotated[bytes, Meta(max_length=12)] = b""
     """Names the mean that a learner got in its last round (swarm.core.gradient_checks.same_mean)."""
     accuracy_before: Finite = -1.0
-    """Of an evaluator: the accuracy of the evaluation before that of `accuracy`; -1: there was none."""
+    """Of an evaluator: the accuracy of the evaluation before that of `accuracy`; -1: there was none. Peers of
+    version 0.1 end a run by both."""
     unkept: bool = False
     """Of a learner whose disk refuses its groups: learners with a working disk are preferred."""
+    judged: Count = 0
+    """Of an evaluator: tasks of which `accuracy` is the share that was right; 0: not told."""

@@ -145,8 +145,8 @@ class Situation:
         called = any(peer.phase is Phase.COMPLETE for peer in self.alive[Role.SEED])
         gone = self.gone.get(Role.EVALUATOR)
         judges = [*self.alive[Role.EVALUATOR], *([gone] if gone is not None else [])]
-        accuracies = [peer.accuracies for peer in judges] if called else []
-        return is_complete(self.run.stop, self.version, accuracies)
+        judged = [peer.judged for peer in judges] if called else []
+        return is_complete(self.run, self.version, judged)
 
     def receives(self, role: Role) -> bool:
         """See SwarmState.receives."""

@@ -189,6 +189,7 @@ def _caught_up(state: SwarmState, event: happened.CaughtUp | happened.Forked, at
 def _evaluated(state: SwarmState, event: happened.Evaluated, at: float) -> None:
     accuracy, version = number(event.accuracy, high=1.0), whole(event.version)
     state.plot("accuracy", event.version, at, accuracy, weight=max(number(event.tasks), 1.0))
+    state.evaluations.take(event)
     first, last = state.accuracies.get("first"), state.accuracies.get("last")
     if first is None or version < first[0]:
         state.accuracies["first"] = (version, accuracy)

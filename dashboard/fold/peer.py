@@ -17,6 +17,7 @@ import msgspec
 from dashboard.text import clean, moment, number, proper, version_of, whole
 from dashboard.views import Causes, Claims, FetchView, Row, Status
 from swarm.core.beat_pace import granted
+from swarm.core.completion import Judged
 from swarm.limits import SLOWEST
 from swarm.membership.identity import human_name
 from swarm.protocol import ROLES, Phase, PolicyUse, Role
@@ -88,8 +89,8 @@ class PeerRow(msgspec.Struct, dict=True):
     """A Counter: groups of this sampler by verdict, and `expired`, counted by the learners."""
     wasted: dict[str, int] = {}
     """One of UNJUDGED -> tokens that the peer reports as wasted, since its start."""
-    accuracies: tuple[float, float] = (-1.0, -1.0)
-    """Of an evaluator: those of its last evaluation and of the one before; -1: there is none."""
+    judged: Judged = (-1.0, 0)
+    """Of an evaluator: its last evaluation."""
     trained: int = 0
     """Groups in this learner's optimizer steps."""
     rtt: float | None = None
@@ -147,7 +148,7 @@ class PeerRow(msgspec.Struct, dict=True):
         self.upload, self.download, self.slower = number(beat.upload), number(beat.download), granted(beat)
         self.fetching = _fetch_view(beat.fetching)
         self.wasted = known(beat.wasted, UNJUDGED)
-        self.accuracies = beat.accuracy, beat.accuracy_before
+        self.judged = beat.accuracy, beat.judged
         self.lag = {cause: _delay(getattr(beat.lag, cause)) for cause in Causes.__struct_fields__}
         self.clocks = [*self.clocks[1 - CLOCKS :], round(moment(beat.at) - at, 3)]
         return True

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dashboard.text import TEXT_LIMIT, clean, duration, is_full
+from dashboard.text import TEXT_LIMIT, clean, confidence, duration, is_full, number, whole
 from dashboard.views import Level
 from swarm import events as happened
+from swarm.core import intervals
 from swarm.core.audits.auditing import Finding
 from swarm.core.revocation import WAS_REVOKED
 from swarm.frames.grammar import some
@@ -139,7 +140,9 @@ def _forked(event: happened.Forked, name: Namer) -> News:
 
 
 def _evaluated(event: happened.Evaluated, name: Namer) -> News:
-    text = f"Version {event.version} solves {event.accuracy:.1%} of {some(event.tasks, 'held-out task')}."
+    low, high = intervals.of_share(number(event.accuracy, high=1.0), whole(event.tasks))
+    text = f"Version {event.version} solves {event.accuracy:.1%} of {some(event.tasks, 'held-out task')}"
+    text += f" ({confidence(low, high)})."
     return News("evaluated", "info", text, (event.peer,))
 
 

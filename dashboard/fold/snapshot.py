@@ -13,6 +13,7 @@ import msgspec
 from dashboard.fold.bounds import BOUNDS, Bounds
 from dashboard.fold.parts import pulse
 from dashboard.fold.parts.agreement import VersionDigests
+from dashboard.fold.parts.evaluations import Evaluations
 from dashboard.fold.parts.flows import PeerFlows
 from dashboard.fold.parts.heat import Heat
 from dashboard.fold.parts.incidents import Incidents
@@ -72,6 +73,7 @@ class SavedState(msgspec.Struct, kw_only=True):
     heat: Heat
     lines: Lines
     incidents: Incidents = msgspec.field(default_factory=Incidents)
+    evaluations: Evaluations = msgspec.field(default_factory=Evaluations)
     samples: Samples
     members: tuple[PeerId, ...]
 
@@ -88,6 +90,7 @@ _PARTS = (
     "lines",
     "samples",
     "incidents",
+    "evaluations",
 )
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SavedState)
@@ -219,4 +222,5 @@ def _mend(kept: SavedState, bounds: Bounds) -> None:
     kept.heat.sanitize(bounds.columns, bounds.peers)
     kept.lines.sanitize(bounds.events)
     kept.incidents.sanitize()
+    kept.evaluations.sanitize()
     kept.samples.sanitize(bounds.samples)

@@ -22,6 +22,7 @@ from dashboard import views
 from dashboard.fold.bounds import BOUNDS, Bounds
 from dashboard.fold.parts import pulse
 from dashboard.fold.parts.agreement import VersionDigests
+from dashboard.fold.parts.evaluations import Evaluations
 from dashboard.fold.parts.flows import PeerFlows
 from dashboard.fold.parts.heat import Heat
 from dashboard.fold.parts.incidents import Incidents
@@ -75,7 +76,7 @@ class SwarmState:
             PeerFlows(),
         )
         self.spreads, self.heat = Spreads(self.bounds.peers), Heat(self.bounds.columns)
-        self.incidents = Incidents()
+        self.incidents, self.evaluations = Incidents(), Evaluations()
         self.lines, self.samples = Lines(self.bounds.events), Samples(self.bounds.samples)
         self.members: tuple[PeerId, ...] = ()
         """Members of the last averaging round."""

@@ -90,6 +90,7 @@ def head_of(state: SwarmState, now: float) -> views.HeadView:
         reward=reward.last() if reward else None,
         first_accuracy=state.accuracies.get("first"),
         last_accuracy=state.accuracies.get("last"),
+        evaluation=state.evaluations.last,
         roles={str(role): (here[role], known[role]) for role in Role if known[role]},
         strangers=strangers,
         groups_per_second=groups,

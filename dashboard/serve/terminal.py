@@ -23,7 +23,7 @@ from dashboard.diagnosis.condition import condition, unprotected
 from dashboard.fold.parts.series import Series
 from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import head_of
-from dashboard.text import clean, duration
+from dashboard.text import clean, confidence, duration
 from dashboard.views import Problem, Row
 from swarm.frames.grammar import some
 from swarm.protocol import Role
@@ -267,9 +267,11 @@ def _accuracy(state: SwarmState) -> str:
     if not state.accuracies:
         return "was never evaluated"
     (first, before), (last, after) = state.accuracies["first"], state.accuracies["last"]
+    judged = state.evaluations.last
+    interval = f"; {confidence(judged.low, judged.high)}" if judged is not None else ""
     if first == last:
-        return f"{after:.1%} held out at version {last}"
-    return f"{before:.1%} -> {after:.1%} held out (version {first} -> {last})"
+        return f"{after:.1%} held out at version {last}{interval}"
+    return f"{before:.1%} -> {after:.1%} held out (version {first} -> {last}){interval}"
 
 
 def _verdicts(state: SwarmState) -> str:

@@ -47,10 +47,11 @@ function Reward() {
 }
 
 function Accuracy() {
-  const [first, last] = useSelect(({ head }) => [head?.first_accuracy, head?.last_accuracy]);
+  const [first, last] = useSelect(({ head }) => [head?.first_accuracy, head?.evaluation]);
   if (!last) return html`<${Figure} id="accuracy" label="Held-out accuracy" value="–" note="not evaluated yet" />`;
-  const note = first && first[0] !== last[0] ? `from ${percent(first[1])} at version ${count(first[0])}` : `at version ${count(last[0])}`;
-  return html`<${Figure} id="accuracy" label="Held-out accuracy" value=${percent(last[1])} note=${note} />`;
+  const since = first && first[0] !== last.version ? `from ${percent(first[1])} at version ${count(first[0])}` : `at version ${count(last.version)}`;
+  const note = `${percent(last.low)} to ${percent(last.high)} with 95 % confidence, ${since}`;
+  return html`<${Figure} id="accuracy" label="Held-out accuracy" value=${percent(last.accuracy)} note=${note} />`;
 }
 
 function Alive() {

@@ -96,6 +96,7 @@ class Heartbeats:
             mean=status.mean,
             accuracy=status.accuracy,
             accuracy_before=status.accuracy_before,
+            judged=status.judged,
             mirror=status.mirror,
             unkept=status.unkept,
             upload=limits.upload,

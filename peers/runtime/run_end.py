@@ -31,14 +31,14 @@ class RunEnd:
     def is_complete(self, version: int) -> bool:
         """Whether the run is complete (`run.stop`) with this version, by the evaluations received here."""
         kernel = self._kernel
-        mine = kernel.status.accuracy, kernel.status.accuracy_before
-        accuracies = [mine] if kernel.who.role is Role.EVALUATOR else []
-        accuracies += [
-            (beat.accuracy, beat.accuracy_before)
+        mine = kernel.status.accuracy, kernel.status.judged
+        judged = [mine] if kernel.who.role is Role.EVALUATOR else []
+        judged += [
+            (beat.accuracy, beat.judged)
             for _, beat in kernel.roster
             if beat.role is Role.EVALUATOR and beat.phase not in RESTING
         ]
-        return is_complete(kernel.config.run.stop, version, accuracies)
+        return is_complete(kernel.config.run, version, judged)
 
     def called(self, seed: PeerId) -> None:
         """A seed announces that the run is complete. Report once where the facts known here disagree."""

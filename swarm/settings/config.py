@@ -270,7 +270,9 @@ class Stop(Section):
     versions: Number = 0
     """Version at which it is complete."""
     accuracy: Share = 0.0
-    """Held-out accuracy, 0 to 1, at which it is complete."""
+    """Held-out accuracy, 0 to 1, at which it is complete: the interval of 95 % of an evaluation has to lie
+    above it, such as 240 right answers of 256 (`run.evaluation.tasks`) for 0.9, or all answers are right. Of
+    more tasks a smaller share has to be right."""
 
 
 class Pace(Section):

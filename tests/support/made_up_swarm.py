@@ -49,8 +49,8 @@ class Swarm:
         self.dead: set[PeerId] = set()
         self.behind: dict[PeerId, int] = {}
         self.phases: dict[PeerId, Phase] = {}
-        self.judged = 0.3, 0.2
-        """The evaluator's last accuracy and the one before."""
+        self.judged = 0.3, 256
+        """The evaluator's last accuracy, and the number of its tasks."""
         self.skews: dict[PeerId, float] = {}
         self.verdict: dict[PeerId, str] = {}
         self.lag: dict[PeerId, Lag] = {}
@@ -143,7 +143,7 @@ class Swarm:
                 fetching=self.fetching.get(peer),
                 slower=self.slower.get(peer, 1.0),
                 accuracy=self.judged[0] if role is Role.EVALUATOR else -1.0,
-                accuracy_before=self.judged[1] if role is Role.EVALUATOR else -1.0,
+                judged=self.judged[1] if role is Role.EVALUATOR else 0,
             )
             invited = peer not in self.strangers
             self.emit(happened.Heard, self.window, subject=peer, beat=beat, invited=invited)

@@ -16,6 +16,7 @@ from pathlib import PurePath
 from huggingface_hub import ModelCardData
 
 from dashboard.fold.state import SwarmState
+from dashboard.text import confidence
 from peers.build.model.base_model import COMMIT
 from peers.build.run_folder import RunFolder
 from peers.commands.policies.export import Exported
@@ -163,4 +164,6 @@ def _accuracy(state: SwarmState) -> str:
             state.accuracies[when] for when in ("first", "last") if when in state.accuracies
         )
     ]
+    if (last := state.evaluations.last) is not None:
+        said[-1] += f" ({confidence(last.low, last.high)})"
     return ", then ".join(said)

@@ -41,6 +41,7 @@ from peers.console import drawable, optional_console
 from peers.errors import BUG, WARNING, CannotHere, Interrupted, Refusal, UserError, WrongUsage
 from peers.runtime.peer_folder import PeerFolder, Place, peer_of
 from peers.runtime.signals import ENDED, FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
+from swarm.core.completion import ends
 from swarm.frames.grammar import some
 from swarm.journal import Tail
 from swarm.processes.process import Ended
@@ -256,6 +257,8 @@ class Children:
                 f"learning rate {lr:g}, what is known for this model and task; run.optimizer.lr sets another"
             )
             self.console.print(said, style="dim", highlight=False, soft_wrap=True)
+        if end := ends(self.config.run):
+            self.console.print(f"complete {end}", style="dim", highlight=False, soft_wrap=True)
         for line in self.children[Role.SEED].warnings():
             self._print(line)
         if (page := self.folder / "page").exists():  # the seed writes it before its invites

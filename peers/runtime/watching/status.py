@@ -64,6 +64,7 @@ class PeerStatus:
     refused: int = 0
     accuracy: float = -1.0
     accuracy_before: float = -1.0
+    judged: int = 0
     speed: float = 0.0
     """See swarm.types.Beat."""
     silence: float = 0.0

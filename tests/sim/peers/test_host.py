@@ -170,21 +170,27 @@ def test_a_release_that_comes_after_the_seed_s_word_ends_the_run_at_the_next_hea
 @pytest.mark.parametrize(
     ("accuracies", "ends"),
     [
-        ([(0.9, 0.9)], True),
-        ([(1.0, -1.0)], False),
-        ([(1.0, 0.8), (1.0, 0.8)], False),
-        ([(1.0, 1.0), (0.3, 0.25)], False),
-        ([(1.0, 1.0), (-1.0, -1.0)], False),
-        ([(1.0, 1.0), (0.95, 0.9), (0.3, 0.25)], True),
+        ([(240 / 256, 256)], True),
+        ([(239 / 256, 256)], False),
+        ([(0.925, 512)], False),
+        ([(0.925, 1024)], False),
+        ([(240 / 256, 0)], True),
+        ([(0.94, 64)], False),
+        ([(1.0, 8)], True),
+        ([(0.97, 256), (0.3, 256)], False),
+        ([(0.97, 256), (-1.0, 0)], False),
+        ([(0.97, 256), (0.95, 256), (0.3, 256)], True),
         ([], False),
     ],
 )
-def test_a_run_ends_by_the_accuracy_that_half_of_its_evaluators_found_twice(
-    accuracies: list[tuple[float, float]], ends: bool
+def test_a_run_ends_once_most_evaluators_have_an_interval_above_its_accuracy(
+    accuracies: list[tuple[float, int]], ends: bool
 ) -> None:
+    """512 and 1024 are more tasks than the run has."""
+
     async def scene(its: Scene) -> None:
-        for number, (last, before) in enumerate(accuracies):
-            its.receive(f"evaluator-{number}", Role.EVALUATOR, accuracy=last, accuracy_before=before)
+        for number, (accuracy, tasks) in enumerate(accuracies):
+            its.receive(f"evaluator-{number}", Role.EVALUATOR, accuracy=accuracy, judged=tasks)
         its.receive("seed", Role.SEED, phase=Phase.COMPLETE)
         assert its.host.stop.is_set() == ends == its.host.end.is_complete(3)
 
@@ -193,8 +199,8 @@ def test_a_run_ends_by_the_accuracy_that_half_of_its_evaluators_found_twice(
 
 def test_an_evaluator_that_rests_keeps_nobody_in_a_run_that_is_complete() -> None:
     async def scene(its: Scene) -> None:
-        its.receive("evaluator", Role.EVALUATOR, accuracy=0.95, accuracy_before=0.9)
-        its.receive("resting", Role.EVALUATOR, accuracy=0.2, accuracy_before=0.1, phase=Phase.PAUSED)
+        its.receive("evaluator", Role.EVALUATOR, accuracy=0.95, judged=256)
+        its.receive("resting", Role.EVALUATOR, accuracy=0.2, judged=256, phase=Phase.PAUSED)
         assert its.host.end.is_complete(3)
 
     play(scene, config=Config(run=Run(stop=Stop(accuracy=0.9))))

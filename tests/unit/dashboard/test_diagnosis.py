@@ -575,7 +575,7 @@ def test_who_leaves_cleanly_is_not_missed_unless_it_was_the_last() -> None:
 def test_a_complete_run_ends_without_a_word() -> None:
     swarm = Swarm()
     swarm.state.run = msgspec.structs.replace(swarm.state.run, stop=Stop(accuracy=0.9))
-    swarm.judged = 0.94, 0.91
+    swarm.judged = 0.94, 256
     swarm.run(WARM)
     swarm.phases[SEED] = Phase.COMPLETE
     swarm.run(1.5)
@@ -588,7 +588,7 @@ def test_a_complete_run_ends_without_a_word() -> None:
 def test_a_seed_alone_does_not_end_a_run() -> None:
     swarm = Swarm()
     swarm.state.run = msgspec.structs.replace(swarm.state.run, stop=Stop(accuracy=0.9))
-    swarm.judged = 0.94, 0.89
+    swarm.judged = 0.93, 256
     swarm.run(WARM)
     swarm.phases[SEED] = Phase.COMPLETE
     swarm.run(1.5)
