@@ -19,6 +19,7 @@ from peers.runtime.membership import run_keys
 from swarm import PROTOCOL
 from swarm.frames import wire
 from swarm.frames.run_types import Spec
+from swarm.learn.reference import has_reference
 from swarm.membership.identity import open_key
 from swarm.settings.config import Run
 from swarm.settings.loading import run_dict
@@ -52,7 +53,7 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
     owner = open_key(path / "owner.key")
     _copy_files(policy, path / "model")
     tokens = tokenization.of_run(path / "model", run)  # what peers have of it
-    if run.model.training != "full" and not base_model.from_hub(run):
+    if (run.model.training != "full" or has_reference(run)) and not base_model.from_hub(run):
         from swarm.learn.models.model import write_base
 
         write_base(policy, path / "model" / BASE)

@@ -3,8 +3,8 @@
     spec            the Spec as bytes; its sha256 is the run's digest
     spec.copy       the same with a checksum: it shows whether the first is damaged, and replaces it
     owner.key       signs memberships; only where the run was started
-    model/          config.json and tokenizer files; model.safetensors, the base's weights, where adapters of
-                    a local model are trained
+    model/          config.json and tokenizer files; model.safetensors, a local model's weights, where
+                    adapters on it are trained or a KL term is against it
     task/           local data and reward code, where the task has any
     cache/          what `datasets` makes of the data to read it fast; can be deleted
     genesis         version 0 as a release's bytes; only where the run was started
@@ -75,7 +75,8 @@ MODEL_FILES = (
 """Files of a Hugging Face folder that joining peers fetch; trained weights are fetched as releases."""
 
 BASE = "model.safetensors"
-"""File of an adapter's base weights; joining peers fetch it, too, unless the base is on the Hub."""
+"""File of the weights that a run starts from, where they are an adapter's base or the reference of a KL term;
+joining peers fetch it, too, unless the model is on the Hub."""
 
 SPEC, COPY = "spec", "spec.copy"
 """Files of the specification: without it a machine that started a run cannot go on with it."""

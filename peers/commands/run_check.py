@@ -48,7 +48,7 @@ def check_objective(loaded: LoadedConfig) -> None:
 
     chosen = loaded.config.run.objective
     with _from(loaded, "run.objective.name"):
-        methods.check_options(methods.trainable(chosen.name, chosen.options), chosen.options)
+        methods.check_options(methods.objective(chosen.name, chosen.options), chosen.options)
 
 
 def unknown_rate(run: Run) -> str:

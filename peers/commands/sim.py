@@ -39,7 +39,8 @@ from swarm.learn.learners.learner import Learner
 from swarm.learn.learners.learning_rates import UnknownRate, with_learning_rate
 from swarm.learn.learners.site_learner import SiteLearner, of_mode
 from swarm.learn.models.tabular import Tabular
-from swarm.learn.objectives import check_options, trainable
+from swarm.learn.objectives import check_options
+from swarm.learn.objectives import objective as chosen_objective
 from swarm.limits import Limit, remember
 from swarm.protocol import ROLES, PolicyUse
 from swarm.sample.base import Engine
@@ -114,7 +115,7 @@ def _check(path: Path, run: Run) -> None:
     not read its options."""
     objective = run.objective
     try:
-        check_options(trainable(objective.name, objective.options), objective.options)
+        check_options(chosen_objective(objective.name, objective.options), objective.options)
         tasks.source(run.task, run.seed, texts=Peer().rewards.code).close()
     except ValueError as error:
         if (known := explain(error)) is not None and known[0] != USAGE:

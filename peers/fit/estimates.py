@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from swarm.learn.reference import has_reference
 from swarm.settings.config import Config
 
 SAMPLED = ("float32", "bfloat16", "int8", "nf4")
@@ -114,6 +115,8 @@ class RunShape(NamedTuple):
     """Activations are always recomputed."""
     audits: bool
     """A learner may hold the policy once more, to replay what strangers sampled."""
+    reference: bool = False
+    """A KL term is against version 0: the base of an adapter, or a second copy of all weights."""
 
     @staticmethod
     def of(config: Config) -> RunShape:
@@ -129,6 +132,7 @@ class RunShape(NamedTuple):
             training=run.model.training,
             recompute=config.peer.learner.checkpointing == "on",
             audits=audit.share > 0 and audited,
+            reference=has_reference(run),
         )
 
 
@@ -197,12 +201,13 @@ def learner(model: ModelShape, run: RunShape, kind: str, gpu: bool, shards: int 
 
     full: weights (w P), float32 masters unless w is 4 already, moments, the sum of gradients (4 N) and one
     chunk's gradient (w N). lora, qlora: the base, as it is or in NF4, is only read; everything else is for
-    the N values of the adapter. One group at a time is counted: a learner makes its chunks as small as it
-    must. `least` recomputes activations: it keeps each layer's input, and one layer's activations at a time.
-    `easy` keeps all activations, and has room for the policy of audits, which is given back when memory runs
-    out, and for a state transfer, which holds the state as bytes and as chunks. RAM holds the vectors of a
-    round, and the part that is being packed. Each of `shards` GPUs has a part of everything that does not
-    depend on the batch, and groups of its own.
+    the N values of the adapter. A KL term against version 0 takes all weights once more, or that base. One
+    group at a time is counted: a learner makes its chunks as small as it must. `least` recomputes
+    activations: it keeps each layer's input, and one layer's activations at a time. `easy` keeps all
+    activations, and has room for the policy of audits, which is given back when memory runs out, and for a
+    state transfer, which holds the state as bytes and as chunks. RAM holds the vectors of a round, and the
+    part that is being packed. Each of `shards` GPUs has a part of everything that does not depend on the
+    batch, and groups of its own.
     """
     training, _, optimizer = kind.partition("+")
     run = run._replace(training=training)
@@ -210,7 +215,8 @@ def learner(model: ModelShape, run: RunShape, kind: str, gpu: bool, shards: int 
     base = stored(model, "nf4" if training == "qlora" else "", width) + (
         width * n if training != "full" else 0
     )
-    static = base + n * (4 + width + MOMENTS[optimizer or "adamw"] + (4 if width != 4 else 0))
+    start = base if run.reference and training == "full" else 0
+    static = base + start + n * (4 + width + MOMENTS[optimizer or "adamw"] + (4 if width != 4 else 0))
     tokens = run.group * (run.prompt + run.tokens)
     scored = 12 * min(LOGITS, run.group * run.tokens * model.vocabulary)
     # a float32 copy of the output layer, and its gradient
@@ -265,7 +271,7 @@ def learning(model: ModelShape, run: RunShape, kind: str, speed: Speed, recomput
     """
     training, _, _ = kind.partition("+")
     n = trained(model, run._replace(training=training))
-    passes = 4 + (2 if training == "full" else 0) + (2 if recompute or run.recompute else 0)
+    passes = 4 + 2 * ((training == "full") + (recompute or run.recompute) + run.reference)
     rows = run.groups * run.group
     tokens = rows * (run.prompt + run.tokens)
     products = (

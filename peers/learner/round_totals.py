@@ -28,7 +28,7 @@ class RoundTotals:
         """`others()` are the learners that can take part in a round now."""
         objective = host.config.run.objective
         self.host, self._others = host, others
-        self.of_round = objectives.trainable(objective.name, objective.options).of_round
+        self.of_round = objectives.objective(objective.name, objective.options).of_round
         """Gradients take in the batches of the others."""
         self.collected: dict[PeerId, BatchRewards] = {}
         """Learner -> totals of its batch, as the gradient uses them."""

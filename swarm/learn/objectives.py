@@ -65,7 +65,6 @@ __all__ = [
     "merge",
     "objective",
     "options_of",
-    "trainable",
     "weights",
 ]
 
@@ -107,18 +106,6 @@ def objective(name: str, options: Mapping[str, float | str | bool] | None = None
         if option not in _OPTIONS:
             raise ValueError(f"objective {name} has no option {option!r}{_nearest(option, _OPTIONS)}")
         chosen = _override(chosen, option, value)
-    return chosen
-
-
-def trainable(name: str, options: Mapping[str, float | str | bool] | None = None) -> Objective:
-    """As `objective`, for a Learner. Raises ValueError also for a KL term against a reference policy, which a
-    Learner does not have."""
-    chosen = objective(name, options)
-    if chosen.kl.weight > 0 and chosen.kl.against == "ref":
-        raise ValueError(
-            f"objective {name} has its KL against a reference policy, which a learner lacks: use"
-            " kl_against=sampler"
-        )
     return chosen
 
 

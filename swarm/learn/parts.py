@@ -125,6 +125,11 @@ class Objective:
         announce."""
         return self.advantage.scale in OF_ROUND
 
+    @property
+    def has_reference(self) -> bool:
+        """Whether its KL term is against a reference policy, which is version 0 of a run."""
+        return self.kl.weight > 0 and self.kl.against == "ref"
+
     def is_flat(self, rewards: Sequence[float]) -> bool:
         """Whether each advantage of a group with these rewards is exactly 0, whatever else is in its batch.
 

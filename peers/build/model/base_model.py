@@ -125,16 +125,19 @@ def _parameters(files: Sequence[Path]) -> int:
 
 
 def base(model: Path, run: Run) -> Path:
-    """The folder with the base's weights: the run folder's `model`; for adapters on a Hub model the Hub's
-    snapshot at the run's commit.
+    """The folder that a policy is loaded from: the run folder's `model`, for adapters with the weights that
+    they are on. Raises UserError when there are none."""
+    return model if run.model.training == "full" else start(model, run)
 
-    Raises UserError when there is none.
-    """
-    if run.model.training == "full" or (model / "model.safetensors").exists():
+
+def start(model: Path, run: Run) -> Path:
+    """The folder with the weights that the run starts from: the run folder's `model`, for a Hub model the
+    Hub's snapshot at the run's commit. Raises UserError when there is none."""
+    if (model / "model.safetensors").exists():
         return model
     if COMMIT.fullmatch(run.model.revision) is None:
         raise CannotHere(
-            f"{model} has no model.safetensors, the base of the run's adapters: leave and join again"
+            f"{model} has no model.safetensors, the weights that the run starts from: leave and join again"
         )
     return _hub(run.model.name, run.model.revision)
 

@@ -6,7 +6,8 @@ torch and transformers; task_source.py and engine_process.py do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from swarm.learn.models.model import load_policy, loader
 from swarm.learn.models.policy import LanguageModel
 from swarm.learn.models.pretrained import check_size, config_of
 from swarm.learn.models.tokenization import Tokenization
+from swarm.learn.reference import has_reference
 from swarm.learn.replay import ModelReplay
 from swarm.processes.allocation import keep_freed
 from swarm.sample.base import Engine, EngineError
@@ -74,7 +76,8 @@ def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
     policy = _trained_policy(model, config)
     try:
         kind = of_mode(run)
-        return kind(LanguageModel(policy, tokens), run, settings, ram=lambda: hardware.memory()[1]), tokens
+        trained = LanguageModel(policy, tokens, start=_start(model, config, tokens))
+        return kind(trained, run, settings, ram=lambda: hardware.memory()[1]), tokens
     except ValueError as error:
         raise CannotHere(str(error)) from error
 
@@ -94,7 +97,7 @@ def learner_gpus(model: Path, config: Config) -> int:
     when there are fewer than `peer.learner.gpus`.
 
     When that setting is 0: one if the model fits on it by `swarm fit`'s estimate, else all; a run that cannot
-    be split (qlora, another optimizer than AdamW, sites) takes one.
+    be split (qlora, another optimizer than AdamW, sites, a KL term against version 0) takes one.
     """
     run, settings = config.run, config.peer.learner
     there = torch.cuda.device_count() if settings.device in ("auto", "cuda") else 1
@@ -107,7 +110,12 @@ def learner_gpus(model: Path, config: Config) -> int:
         )
     if settings.gpus > 0 or there < 2:
         return max(settings.gpus, 1)
-    if run.model.training == "qlora" or run.optimizer.name != "adamw" or run.averaging.mode == "sites":
+    if (
+        run.model.training == "qlora"
+        or run.optimizer.name != "adamw"
+        or run.averaging.mode == "sites"
+        or has_reference(run)
+    ):
         return 1
     machine = hardware.lent(hardware.machine(), config.peer.limits)
     wanted = fits.row(fits.Case.of(model, config, machine), fits.LEARNER, run.model.training).gpus
@@ -195,14 +203,34 @@ def _trained_policy(model: Path, config: Config) -> PreTrainedModel | PeftModel:
     return _policy(model, run, device, settings.dtype, quantize)
 
 
+def _start(model: Path, config: Config, tokens: Tokenization) -> LanguageModel | None:
+    """Version 0 in the dtype of the policy, where all weights are trained with a KL term against it."""
+    run, settings = config.run, config.peer.learner
+    if run.model.training != "full" or not has_reference(run):
+        return None
+    device = _device(settings.device, config.peer.limits.gpu_memory)
+    with _room_on(device, run):
+        policy = load_policy(base_model.start(model, run), device, settings.dtype).requires_grad_(False)
+    for parameter in policy.parameters():
+        parameter.data = parameter.bfloat16().to(parameter.dtype)  # as in a release
+    return LanguageModel(policy, tokens)
+
+
 def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> PreTrainedModel | PeftModel:
     """The run's model, or its base with an adapter, before a release is loaded."""
     lora = None if run.model.training == "full" else run.lora
-    try:
+    with _room_on(device, run):
         size = _release_size(model) if lora is None else None
         return load_policy(
             base_model.base(model, run), device, dtype, quantize=quantize, lora=lora, size=size
         )
+
+
+@contextmanager
+def _room_on(device: str, run: Run) -> Iterator[None]:
+    """Raises CannotHere where the body lacks memory or a package."""
+    try:
+        yield
     except ImportError as error:
         raise CannotHere(str(error)) from error
     except (RuntimeError, MemoryError) as error:

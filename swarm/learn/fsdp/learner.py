@@ -83,6 +83,12 @@ class ShardedLearner(BaseLearner):
                 "a base in 4 bits cannot be split over several devices: set peer.learner.gpus to 1, or"
                 " run.model.training to lora"
             )
+        if self.objective.has_reference:
+            raise ValueError(
+                "a KL term against the reference needs version 0 beside the policy, which a model that is"
+                " split over several devices does not have: set peer.learner.gpus to 1, or take"
+                " kl_against=sampler in a new run"
+            )
         if run.optimizer.name != "adamw":
             raise ValueError(
                 f"the moments of {run.optimizer.name} are blocks of whole tensors and cannot be split over"

@@ -106,7 +106,7 @@ class Rank:
 
     def __init__(self, start: Start) -> None:
         self._run, self._slab = start.settings.run, Slab(start.slab)
-        self._objective = objectives.trainable(self._run.objective.name, self._run.objective.options)
+        self._objective = objectives.objective(self._run.objective.name, self._run.objective.options)
         device = torch.device(start.device)
         if device.type == "cuda":
             torch.cuda.set_device(device)

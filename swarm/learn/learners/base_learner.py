@@ -113,7 +113,7 @@ class BaseLearner(ABC):
     def __init__(self, run: Run, settings: Training | None) -> None:
         """Raises ValueError for an objective that cannot be had."""
         self.run, self.version, self.settings = run, 0, settings or Training()
-        self.objective = objectives.trainable(run.objective.name, run.objective.options)
+        self.objective = objectives.objective(run.objective.name, run.objective.options)
         if run.averaging.overlap and self.objective.of_round:
             raise ValueError(
                 f"run.averaging.overlap with the objective {run.objective.name}: its gradient takes in all"

@@ -249,15 +249,15 @@ class Learner(BaseLearner):
         return [self.policy.cells(prompt, group.lengths) for group, prompt in both]
 
     def _batch(self, work: GradientWork) -> tuple[objectives.Batch, list[ClaimCheck]]:
-        return batch_of(self.policy, self.run, work, self.version)
+        return batch_of(self.policy, self.run, work, self.version, self.objective.has_reference)
 
 
 def batch_of(
-    policy: Policy, run: Run, work: GradientWork, version: int
+    policy: Policy, run: Run, work: GradientWork, version: int, reference: bool = False
 ) -> tuple[objectives.Batch, list[ClaimCheck]]:
     """The Batch of an objective, and the claim check of each group: log-probabilities of a policy at
-    `version`, with gradient, and those that the groups claim. A group that is not believed has no token in
-    the mask."""
+    `version`, with gradient, and those that the groups claim; `reference`: those of version 0, too. A group
+    that is not believed has no token in the mask."""
     rows, asked, sampled, owner, lag = [], [], [], [], []
     for i, (group, prompt) in enumerate(zip(work.groups, work.prompts, strict=True)):
         cuts = np.cumsum(group.lengths)[:-1]
@@ -266,6 +266,8 @@ def batch_of(
         asked += [prompt] * len(group.lengths)
         owner += [i] * len(group.lengths)
         lag += [version - group.version] * len(group.lengths)
+    # before the pass with a gradient, which needs the memory and the adapter
+    ref = policy.reference(asked, rows, run.sampling.temperature) if reference else None
     scored = policy.logprobs(asked, rows, run.sampling.temperature)
     logq = np.zeros(tuple(scored.logp.shape), np.float32)
     for i, values in enumerate(sampled):
@@ -281,6 +283,7 @@ def batch_of(
         mask=scored.mask & believed[index][:, None],
         reward=torch.tensor([r for group in work.rewards for r in group], device=device),
         group=index,
+        ref=ref,
         lag=torch.tensor(lag, device=device),
         silent=_silent(run, policy.ends, rows, device),
         entropy=scored.entropy,

@@ -52,6 +52,11 @@ class Policy(Protocol):
         """Score completion `rows[i]` (token ids) of `prompts[i]`; T is the longest row."""
         ...
 
+    def reference(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Tensor:
+        """As `logprobs`, (B, T) of the run's version 0, without gradient. Raises ValueError where that is not
+        here."""
+        ...
+
     def cells(self, prompt: str, lengths: Sequence[int]) -> float:
         """Tokens that a group of completions of these lengths takes in a pass, approximately: the memory of a
         pass is proportional to it."""
@@ -68,9 +73,15 @@ class LanguageModel:
     """
 
     def __init__(
-        self, model: PreTrainedModel | PeftModel, tokenization: Tokenization, padded: str = ""
+        self,
+        model: PreTrainedModel | PeftModel,
+        tokenization: Tokenization,
+        padded: str = "",
+        start: LanguageModel | None = None,
     ) -> None:
-        """`padded`: why groups are not to be packed; empty: they are where the model allows it."""
+        """`padded`: why groups are not to be packed; empty: they are where the model allows it. `start`:
+        version 0, where all weights are trained and it is the reference of a KL term; below an adapter it is
+        the model itself."""
         self.module: nn.Module = model
         self._tokenization = tokenization
         self.ends: Sequence[int] = tokenization.ends
@@ -78,7 +89,7 @@ class LanguageModel:
         self._base: nn.Module = self._inner.base_model
         self._head = chunked_logprobs.linear_head(self._inner)
         self._config = self._inner.config.get_text_config()
-        self._longest = packing.longest(self._config)
+        self._longest, self._start = packing.longest(self._config), start
         self.padded, self._trial = padded, not padded
         """The first pass tries whether groups can be packed: a policy gets its weights after it is made, and
         with placeholders a trial shows nothing."""
@@ -103,6 +114,16 @@ class LanguageModel:
             torch.zeros(mask.shape, device=device).masked_scatter(mask, values) for values in scored
         )
         return TokenScores(logp, entropy, mask)
+
+    @torch.no_grad()
+    def reference(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Tensor:
+        """See Policy."""
+        if self._start is not None:
+            return self._start.logprobs(prompts, rows, temperature).logp
+        if self._inner is self.module:
+            raise ValueError("this policy trains all weights, and has no copy of those that it started from")
+        with self.module.disable_adapter():  # type: ignore[operator]
+            return self.logprobs(prompts, rows, temperature).logp
 
     @torch.no_grad()
     def distributions(

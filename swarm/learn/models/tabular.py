@@ -6,10 +6,11 @@ fixed length and no end token.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from swarm.learn.models.policy import TokenScores
 
@@ -48,6 +49,10 @@ class Tabular:
             entropy = -(logp.exp() * logp).sum(-1)
         chosen = logp.gather(-1, torch.tensor([[*row] for row in rows])[:, :, None]).squeeze(-1)
         return TokenScores(chosen, entropy, torch.ones_like(chosen, dtype=torch.bool))
+
+    def reference(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Tensor:
+        """See Policy: all tokens are as likely."""
+        return torch.full((len(rows), len(rows[0])), -math.log(self._table.logits.shape[-1]))
 
     def cells(self, prompt: str, lengths: Sequence[int]) -> float:
         """See Policy."""

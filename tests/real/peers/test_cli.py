@@ -204,10 +204,6 @@ def test_objectives_are_listed_with_a_line_each_and_shown_with_their_parts(
         ("bench staleness join", "name only one"),
         ("bench join --quick", "are for the studies"),
         ("bench gradient --methods gepo,gebo", "did you mean 'gepo'"),
-        (
-            "config check configs/demo.toml --set objective.name=deepseek_v3 --set objective.options.kl=0.1",
-            "kl_against=sampler",
-        ),
         ("config check configs/demo.toml --set objective.options.dual=3", "does not read dual"),
         ("bench gradient --methods gepo_noclip/eps=0.2", "does not read eps"),
     ],

@@ -56,14 +56,15 @@ class Recorded:
     """A run of two learners with three versions, as one of them recorded it."""
 
     def __init__(self, folder: Path, objective: ObjectiveSettings | None = None) -> None:
+        model = tiny.make(folder / "qwen3", "qwen3")
         settings = Run(
-            model=Model(name="tiny"),
+            model=Model(name=str(model)),
             task=TaskSettings(name="digit-sums"),
             objective=objective or ObjectiveSettings(),
             optimizer=Optimizer(lr=1e-3),
             sampling=Sampling(group_size=4, max_tokens=8),
         )
-        self.run = new_run.create(folder / "run", settings, tiny.make(folder / "qwen3", "qwen3"))
+        self.run = new_run.create(folder / "run", settings, model)
         self.record = self.run.path / "peers" / "learner-1" / FOLDER
         self.learners = [Keyring.new(), Keyring.new()]
         self._sampler = Keyring.new()
@@ -179,11 +180,19 @@ def test_a_version_is_made_again_of_whose_round_one_had_no_gradient(
     assert "version 4: 3 groups of 2 learners: the same weights" in capsys.readouterr().out
 
 
-def test_a_version_is_made_again_with_the_penalty_of_its_long_completions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "objective",
+    [
+        ObjectiveSettings(name="reinforce", overlong="penalty"),
+        ObjectiveSettings(options={"kl": 0.5, "kl_against": "ref"}),
+    ],
+    ids=["a penalty of long completions", "a KL term against version 0"],
+)
+def test_a_version_is_made_again_whose_gradients_have(
+    objective: ObjectiveSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded = Recorded(tmp_path, ObjectiveSettings(name="reinforce", overlong="penalty"))
-    assert made_again(recorded, 1) == DONE
+    recorded = Recorded(tmp_path, objective)
+    assert made_again(recorded, 2) == DONE
     assert "the same weights" in capsys.readouterr().out
 
 
