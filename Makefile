@@ -18,7 +18,7 @@ PARALLEL := --dist loadfile --no-loadscope-reorder -n
 QUICK := -m "not nightly and not gpu and not vllm"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-mission test-nightly test-faults test-vllm test-release bench bench-objectives bench-plots lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel test-install clean
+.PHONY: help demo demo-real test test-fast test-mission test-nightly test-faults test-vllm test-release bench bench-objectives bench-plots lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel test-install clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard locks/*.lock)
 demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained model, in ./demo-run (RESUME=1 goes on with the last one)
 	@test -n "$(RESUME)" || rm -rf demo-run
 	$(BIN)/swarm up configs/demo.toml --folder demo-run
+
+demo-real: $(STAMP)  ## a pretrained model learns on this machine, in ./demo-real-run (RESUME=1 goes on with the last one)
+	@test -n "$(RESUME)" || rm -rf demo-real-run
+	$(BIN)/swarm up configs/smollm2.toml --folder demo-real-run
 
 test: $(STAMP) chromium namespaces sandbox  ## tests/unit, tests/sim and tests/real, four files at a time
 	$(PYTEST) $(PARALLEL) 4 $(QUICK) tests/real tests/sim tests/unit $(ARGS)
@@ -147,6 +151,6 @@ check-deps: .venv-locks/.installed  ## advisories against what the lock names (E
 docs-protocol: $(STAMP)  ## docs/protocol.md and the dashboard's protocol.js, from the tables of swarm/protocol.py
 	$(BIN)/python docs/protocol.py
 
-clean:  ## caches and ./demo-run; .venv, .venv-locks and .venv-vllm stay
-	rm -rf demo-run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean:  ## caches, ./demo-run and ./demo-real-run; .venv, .venv-locks and .venv-vllm stay
+	rm -rf demo-run demo-real-run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find swarm peers dashboard lab tests -name __pycache__ -type d -prune -exec rm -rf {} +

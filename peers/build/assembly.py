@@ -103,7 +103,7 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool, check: Callabl
 
 def _created(path: Path, config: Config, check: Callable[[], None]) -> RunFolder:
     """A new run, made in another process: a seed needs no torch."""
-    if base_model.from_hub(config.run):
+    if config.run.model.name != "embedded":
         base_model.folder(config.run)  # here, where a download shows how far it is
 
     def make() -> None:

@@ -85,7 +85,7 @@ def _here(run: Run) -> dict[str, Path]:
     """Name -> place of each file that the settings name, and of each in a folder that they name: those that
     are there."""
     found = dict(task_files.named(run.task))
-    if run.model.name != "embedded" and not base_model.from_hub(run):
+    if run.model.name not in base_model.MADE and not base_model.from_hub(run):
         folder = base_model.folder(run)
         names = (*MODEL_FILES, *sorted(file.name for file in folder.glob("*.safetensors")))
         found |= {f"{run.model.name}/{name}": folder / name for name in names}

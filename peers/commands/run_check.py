@@ -96,7 +96,9 @@ def _from(loaded: LoadedConfig, key: str) -> Iterator[None]:
 
 def _check_model(model: Model) -> None:
     """Raises ValueError."""
-    if model.name == "embedded":
+    from peers.build.model import base_model
+
+    if model.name in base_model.MADE:
         return
     folder = Path(model.name).expanduser()
     if why := file_of_weights(model.name):
@@ -106,7 +108,7 @@ def _check_model(model: Model) -> None:
     if not folder.is_dir() and (folder.exists() or not _HUB_ID.fullmatch(model.name)):
         raise ValueError(
             f"there is no model folder {folder} (looked from {Path.cwd()}): name a folder, a Hub id such as"
-            " org/model, or `embedded`"
+            f" org/model, or one of {', '.join(base_model.MADE)}"
         )
 
 

@@ -95,11 +95,13 @@ def _tried(
 def _render(run: Run) -> Callable[[Task], str]:
     """The function that renders prompts for the run's model. Raises CannotHere or WrongUsage when there is no
     tokenizer; the function raises WrongUsage for a task that it cannot render."""
+    from peers.build.model import base_model
     from swarm.learn.models import tokenization
 
-    folder = Path(run.model.name).expanduser()
-    if not folder.is_dir():
+    if base_model.from_hub(run):
         folder = _downloaded(run.model.name, run.model.revision)
+    else:
+        folder = base_model.folder(run)
     try:
         tokens = tokenization.of_run(folder, run)
     except ValueError as error:

@@ -43,7 +43,8 @@ class Model(Section):
     """The policy that the run starts from, and which of its weights are trained."""
 
     name: Name = "embedded"
-    """`embedded` (made and warm-started by the project), a folder, or a Hub id: the model to train."""
+    """`embedded` (made and warm-started by the project), `smollm2` (SmolLM2-135M-Instruct, from a package of
+    pip's registry), a folder, or a Hub id: the model to train."""
     revision: str = ""
     """Branch, tag or commit of a Hub id, for a model that changes there; a run that starts from a Hub id is
     pinned to the commit it finds."""

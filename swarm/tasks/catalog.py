@@ -52,10 +52,14 @@ if TYPE_CHECKING:
 BUILT_IN = {
     "brackets": "swarm.tasks.builtin.brackets:Brackets",
     "digit-sums": "swarm.tasks.builtin.digit_sums:DigitSums",
+    "sentiment": "swarm.tasks.builtin.sentiment:Sentiment",
     "sorting": "swarm.tasks.builtin.sorting:Sorting",
     "toy": "swarm.tasks.toy:Toy",
 }
 """Name -> a factory that takes (seed, options), as those of `swarm.tasks` entry points do."""
+
+EMBEDDED = ("brackets", "digit-sums", "sorting", "toy")
+"""Those that the embedded model is made for."""
 
 PREFIXED = {
     "data": "swarm.tasks.data.dataset:make",
@@ -145,7 +149,7 @@ def warm_start(settings: config.TaskSettings, seed: int) -> WarmStart:
     )
     if found is None or not hasattr(found, "characters"):
         raise TaskError(
-            f"the embedded model is made for one of {', '.join(sorted(BUILT_IN))} and knows no words: for"
+            f"the embedded model is made for one of {', '.join(EMBEDDED)} and knows no words: for"
             f" {settings.name} name a model, such as --model Qwen/Qwen3-0.6B or a folder"
         )
     characters = found.characters

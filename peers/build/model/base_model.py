@@ -1,4 +1,4 @@
-"""Finds or makes the model that a run starts from: a folder, a Hub id, or the embedded model.
+"""Finds or makes the model that a run starts from: a folder, a Hub id, or one of MADE.
 
 A run from a Hub id is pinned to the commit that its revision names when the run is created, so that all peers
 load the same model. The Hub's own cache is used, also without a network. The embedded model is made once; its
@@ -19,6 +19,7 @@ from pathlib import Path
 import platformdirs
 from msgspec.structs import replace
 
+from peers.build.model import smollm2
 from peers.errors import CannotHere, UserError, WrongUsage
 from swarm import __version__
 from swarm.learn.learners import learning_rates
@@ -32,6 +33,9 @@ from swarm.tasks import catalog as tasks
 from swarm.tasks.data import task_files
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+MADE = ("embedded", smollm2.NAME)
+"""Names of models that this program makes, once for each user."""
+
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 """Files of a Hub model that are downloaded: config, tokenizer and safetensors; no pickles, no code."""
 
@@ -44,6 +48,8 @@ def folder(run: Run) -> Path:
     none."""
     if run.model.name == "embedded":
         return _embedded(run)
+    if run.model.name == smollm2.NAME:
+        return smollm2.folder()
     if not from_hub(run):
         return Path(run.model.name).expanduser()
     return _hub(run.model.name, run.model.revision)
@@ -51,7 +57,7 @@ def folder(run: Run) -> Path:
 
 def from_hub(run: Run) -> bool:
     """Whether the model is named by its Hub id."""
-    return run.model.name != "embedded" and not Path(run.model.name).expanduser().is_dir()
+    return run.model.name not in MADE and not Path(run.model.name).expanduser().is_dir()
 
 
 def pinned(run: Run) -> tuple[Run, Path]:
@@ -92,7 +98,10 @@ def parameters_here(run: Run) -> int | None:
     where a run begins; None where its weights are not here. Raises ModelError."""
     if run.model.name == "embedded":
         return 0
-    here = _cached(run.model.name, run.model.revision) if from_hub(run) else folder(run)
+    if run.model.name == smollm2.NAME:
+        here: Path | None = smollm2.place()
+    else:
+        here = _cached(run.model.name, run.model.revision) if from_hub(run) else folder(run)
     weights = sorted(here.glob("*.safetensors")) if here is not None else []
     return _parameters(weights) if weights else None
 
@@ -220,13 +229,14 @@ def _hub(name: str, revision: str) -> Path:
     except RepositoryNotFoundError as error:
         raise WrongUsage(
             f"there is no folder and no Hub model {name}: name a folder, a Hub id such as org/model, or"
-            " `embedded` (a private model needs `hf auth login` first)"
+            f" one of {', '.join(MADE)} (a private model needs `hf auth login` first)"
         ) from error
     except RevisionNotFoundError as error:
         raise WrongUsage(f"{name} has no revision {revision}: {page}/commits/main lists them") from error
     except HFValidationError as error:
         raise WrongUsage(
-            f"{name!r} is neither a folder here nor a Hub id: name a folder, org/model, or `embedded`"
+            f"{name!r} is neither a folder here nor a Hub id: name a folder, org/model, or one of"
+            f" {', '.join(MADE)}"
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         if isinstance(error, OSError) and (error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT)):

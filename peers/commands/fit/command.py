@@ -74,7 +74,7 @@ def locate(run: Run) -> Path:
     """A folder with the model's config and tokenizer, with weights where they are on this disk. Raises
     UserError."""
     name = run.model.name
-    if name == "embedded" or Path(name).expanduser().is_dir():
+    if name in base_model.MADE or Path(name).expanduser().is_dir():
         return base_model.folder(run)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (

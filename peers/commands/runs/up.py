@@ -34,7 +34,8 @@ from dashboard.diagnosis.presence import returning
 from dashboard.fold.state import SwarmState, starts
 from dashboard.serve.terminal import headline, new_problem, render, summary
 from dashboard.views import Problem
-from peers.build.run_folder import close, make_folder, read
+from peers.build.model import smollm2
+from peers.build.run_folder import SPEC, close, make_folder, read
 from peers.commands.journals import journals
 from peers.commands.runs.leaving import Leaving
 from peers.console import drawable, optional_console
@@ -112,6 +113,8 @@ def up(loaded: LoadedConfig, folder: Path) -> int:
     with PeerFolder(folder / "peers" / "up"):
         write_durably(folder / "config.toml", loading.dump(loaded.config).encode())
         write_durably(folder / "peer.toml", loading.dump(loaded.config, "peer").encode())
+        if loaded.config.run.model.name == smollm2.NAME and not (folder / SPEC).exists():
+            smollm2.folder()  # here, where its maker shows how far it is
         children = Children(folder, loaded.config)
         try:
             children.run()
