@@ -123,7 +123,8 @@ class Shown(Event):
     rewards: Figures
     advantages: Figures = ()
     weights: Figures = ()
-    """Importance weights that the objective used, means over tokens; 0 outside its trust region."""
+    """Importance weights that the objective used, means over tokens; 0 outside its trust region; none where
+    the group has no gradient."""
 
 
 class Moved(Event):
@@ -174,7 +175,10 @@ class Trained(Event):
     metrics: Annotated[dict[Word, Finite], Meta(max_length=256)]
     """reward, kl (nats per token), ess (0..1), weight_var, weight_max, grad_norm, entropy (nats), zero (share
     of samples with weight zero), flat (share of groups with equal rewards), cosine (between the gradients of
-    two half batches), length (tokens), lag_versions, lag_seconds, ..."""
+    two half batches), length (tokens), lag_versions, lag_seconds, ...
+
+    Groups without a gradient do not go through the model: kl, ess, weights, entropy, zero and cosine are of
+    the others, and missing where all groups have none."""
     gather: Finite
     learn: Finite
     average: Finite

@@ -67,7 +67,7 @@ function signed(value) {
 
 // A figure and a bar with a line at 1: left of it a completion counts less than it would on policy.
 function Weight({ value, scale }) {
-  if (value == null) return html`<span class="muted" title="the learner did not tell">–</span>`;
+  if (value == null) return html`<span class="muted" title="no weight was computed">–</span>`;
   const place = (100 * Math.min(value, scale)) / scale;
   return html`<span class="weight" title=${value === 0 ? "it does not count: outside the trust region" : undefined}>${figure(value)}
     <svg class="meter" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">

@@ -49,8 +49,8 @@ class LocalSteps:
     steps: int = 0
     groups: int = 0
     weight: float = 0.0
-    sums: dict[str, float] = field(default_factory=dict)
-    """Metric -> sum over groups."""
+    sums: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Metric -> groups of the steps that have it, and its sum over them."""
     seconds: dict[str, float] = field(default_factory=dict)
     contributed: bool = False
     """To my version."""
@@ -62,13 +62,14 @@ class LocalSteps:
     ) -> None:
         self.steps, self.groups, self.weight = self.steps + 1, self.groups + groups, self.weight + weight
         for name, value in metrics.items():
-            self.sums[name] = self.sums.get(name, 0.0) + groups * value
+            count, total = self.sums.get(name, (0, 0.0))
+            self.sums[name] = count + groups, total + groups * value
         for name, value in seconds.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + value
 
     def metrics(self) -> dict[str, float]:
-        """Means over groups."""
-        return {name: value / self.groups for name, value in self.sums.items()}
+        """Means over the groups of the steps that have them."""
+        return {name: total / count for name, (count, total) in self.sums.items()}
 
 
 class SiteLearnerPeer(LearnerPeer):

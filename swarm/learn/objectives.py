@@ -64,6 +64,7 @@ __all__ = [
     "mean_weight",
     "merge",
     "objective",
+    "of_idle_groups",
     "options_of",
     "weights",
 ]
@@ -180,6 +181,15 @@ def loss(objective: Objective, batch: Batch) -> Loss:
     return Loss(value, _metrics(view, weight, batch), total, advantage, weight)
 
 
+def of_idle_groups(lengths: Sequence[Sequence[int]], rewards: Sequence[Sequence[float]]) -> Loss:
+    """The loss of groups that teach nothing (`Objective.teaches`), without log-probabilities: its metrics are
+    those of lengths and rewards alone."""
+    total = Total.of(lengths, rewards)
+    nothing = torch.zeros(total.sequences)
+    reward, length = float(total.reward.mean()), float(total.length.mean())
+    return Loss(nothing.sum(), {"reward": reward, "flat": 1.0, "length": length}, total, nothing, nothing)
+
+
 def mean_weight(objective: Objective, total: Total, size: int, horizon: float) -> float:
     """Weight of a batch's gradient in a mean with those of others, such that the mean is the gradient of all
     of them in one batch.
@@ -194,14 +204,15 @@ def mean_weight(objective: Objective, total: Total, size: int, horizon: float) -
 
 def merge(losses: Sequence[Loss]) -> dict[str, float]:
     """Metrics of a batch from those of its micro-batches: means by groups, sequences or tokens, and the
-    maximum of maxima."""
+    maximum of maxima; each over the micro-batches that have it."""
     merged: dict[str, float] = {}
-    for name in losses[0].metrics:
-        values = [part.metrics[name] for part in losses]
+    for name in dict.fromkeys(name for part in losses for name in part.metrics):
+        having = [part for part in losses if name in part.metrics]
+        values = [part.metrics[name] for part in having]
         if name == "weight_max":
             merged[name] = max(values)
             continue
-        counts = [getattr(part.total, _COUNTED_BY.get(name, "groups")) for part in losses]
+        counts = [getattr(part.total, _COUNTED_BY.get(name, "groups")) for part in having]
         merged[name] = sum(v * n for v, n in zip(values, counts, strict=True)) / max(sum(counts), 1)
     return merged
 

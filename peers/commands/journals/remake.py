@@ -204,12 +204,6 @@ class _Maker:
         manifest, groups = self._manifest(step, which), self._groups(step.batches[which], tokens.vocabulary)
         if [digest_of(frame) for frame in step.batches[which].groups] != [*manifest.groups]:
             raise Refusal(f"version {step.made.version}: the groups are not those that the learner signed")
-        chunks = manifest.arithmetic.chunks
-        if sum(chunks) != len(groups):
-            raise CannotHere(
-                f"version {step.made.version}: its learner does not say how it computed the gradient; one on"
-                " several devices does not"
-            )
         tasks = [source.task(group.task) for group in groups]
         try:
             rewards = [
@@ -223,6 +217,12 @@ class _Maker:
                 f"version {step.made.version}: the rewards of a group cannot be computed here: {error}; mend"
                 " that, or make the version again where its learner ran"
             ) from error
+        chunks = manifest.arithmetic.chunks
+        if sum(chunks) != sum(map(learner.objective.teaches, rewards)):
+            raise CannotHere(
+                f"version {step.made.version}: its learner does not say how it computed the gradient: it is"
+                " on several devices, or of another version of this program"
+            )
         prompts = [task.prompt for task in tasks]
         made = learner.gradient(groups, prompts, rewards, time.time(), chunks=chunks)
         drift = self._settings.window.drift

@@ -64,6 +64,11 @@ class ClaimCheck(Struct):
     """Nats against the sampler's claim; -inf to inf, above 0 where the claim is improbable."""
 
 
+NOT_COMPARED = ClaimCheck(drift=0.0, evidence=0.0)
+"""Of a group that teaches nothing: it does not go through the learner's model, and its claims change no
+gradient."""
+
+
 def objection(check: ClaimCheck, drift: float) -> str | None:
     """Why a group must not be trained on, or None. `drift`: nats a token by which the mean of x may lie below
     0 (run.window.drift)."""

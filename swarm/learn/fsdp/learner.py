@@ -294,14 +294,15 @@ class ShardedLearner(BaseLearner):
         count = len(whole.groups)
         middle = -(-count // 2)
         first, second = self._shares(whole, 0, middle), self._shares(whole, middle, count)
-        lengths, spare = tuple(group.lengths for group in whole.groups), _cut(whole, 0, 1)
+        lengths, rewards = work.total.by_group()
+        spare = _cut(whole, 0, 1)
         return [
             Learn(
                 version=self.version,
                 halves=halves,
                 spare=spare,
                 lengths=lengths,
-                rewards=whole.rewards,
+                rewards=rewards,
                 others=work.total.others,
             )
             for halves in zip(first, second, strict=True)

@@ -10,9 +10,11 @@ several (swarm.learn.fsdp.learner).
 The weight of a gradient is its objective's divisor (completions, tokens, ...), so that the weighted mean of
 several learners' gradients is the gradient of one learner on the union of their batches. An advantage that is
 scaled by the spread of a whole batch's rewards needs the others' batches before the gradient: `BatchRewards`
-has the totals for that. P counts trainable parameters: all, or an adapter's. Invariants: a call that raises
-ValueError has changed nothing; every kind of learner continues from the state of any other. No I/O but `save`
-and `restore`. Not handled here: admission, averaging, publishing.
+has the totals for that. Groups that teach nothing (`Objective.teaches`) do not go through the model: their
+lengths and rewards count in every mean, and their claims are not compared. P counts trainable parameters:
+all, or an adapter's. Invariants: a call that raises ValueError has changed nothing; every kind of learner
+continues from the state of any other. No I/O but `save` and `restore`. Not handled here: admission,
+averaging, publishing.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import torch
 from torch import Tensor
 
 from swarm.core.gradient_checks.step_recipe import Arithmetic
-from swarm.core.intake.claimed_logprobs import ClaimCheck, objection
+from swarm.core.intake.claimed_logprobs import NOT_COMPARED, ClaimCheck, objection
 from swarm.events import NOT_FINITE
 from swarm.learn import objectives
 from swarm.learn.files import checkpoint
@@ -53,10 +55,11 @@ class Gradient:
     advantages: tuple[float, ...]
     """(G,) advantages of the first group that is believed, as the objective computed them."""
     weights: tuple[float, ...]
-    """(G,) importance weights of the same group, the mean over a completion's tokens."""
+    """(G,) importance weights of the same group, the mean over a completion's tokens; empty where it teaches
+    nothing."""
     checks: tuple[ClaimCheck, ...]
-    """One for each group; groups that swarm.core.intake.claimed_logprobs objects to add nothing to the
-    vector."""
+    """One for each group, NOT_COMPARED for those that teach nothing; groups that
+    swarm.core.intake.claimed_logprobs objects to add nothing to the vector."""
     version: int
     """Of the policy that computed it."""
     arithmetic: Arithmetic
@@ -78,6 +81,16 @@ class GradientWork:
     def chunk(self, part: slice) -> GradientWork:
         return GradientWork(self.groups[part], self.prompts[part], self.rewards[part], self.total)
 
+    def of(self, places: Sequence[int]) -> GradientWork:
+        """The work of these groups alone."""
+        return GradientWork(
+            [self.groups[i] for i in places],
+            [self.prompts[i] for i in places],
+            [self.rewards[i] for i in places],
+            self.total,
+            self.chunks,
+        )
+
 
 class GroupResult(NamedTuple):
     """The results for one group."""
@@ -86,7 +99,7 @@ class GroupResult(NamedTuple):
     advantages: tuple[float, ...]
     """(G,)"""
     weights: tuple[float, ...]
-    """(G,)"""
+    """(G,); empty where the group did not go through the model."""
 
 
 class GradientResult(NamedTuple):
@@ -135,15 +148,15 @@ class BaseLearner(ABC):
         computed for group i; `now` is in unix seconds.
 
         `others`: rewards of the batches that it is averaged with, for an objective that is `of_round`.
-        `chunks`: groups that go through the policy at a time, for a gradient that is computed again; a
-        learner on one device alone keeps to them.
+        `chunks`: groups that go through the policy at a time, for a gradient that is computed again, of those
+        that teach; a learner on one device alone keeps to them.
 
         Raises OutOfMemory when not even one group fits.
         """
         if not groups:
             raise ValueError("a gradient needs at least one group")
         total = objectives.Total.of([group.lengths for group in groups], rewards, others)
-        result = self._learn(GradientWork(groups, prompts, rewards, total, chunks))
+        result = self._learn_teaching(GradientWork(groups, prompts, rewards, total, chunks))
         metrics = objectives.merge(result.losses)
         if result.cosine is not None:
             metrics["cosine"] = result.cosine
@@ -164,6 +177,29 @@ class BaseLearner(ABC):
             self.version,
             result.arithmetic,
         )
+
+    def _learn_teaching(self, work: GradientWork) -> GradientResult:
+        """The gradient of a whole batch by the groups that teach. Raises OutOfMemory."""
+        teach = [self.objective.teaches(rewards) for rewards in work.rewards]
+        teaching = [i for i, yes in enumerate(teach) if yes]
+        idle = [i for i, yes in enumerate(teach) if not yes]
+        if not idle:
+            return self._learn(work)
+        learned = (
+            self._learn(work.of(teaching))
+            if teaching
+            else GradientResult(torch.zeros(self.size), (), (), None, self._arithmetic(()))
+        )
+        rest = work.of(idle)
+        lengths = [group.lengths for group in rest.groups]
+        results = dict(zip(teaching, learned.groups, strict=True))
+        results |= {i: GroupResult(NOT_COMPARED, (0.0,) * len(work.rewards[i]), ()) for i in idle}
+        losses = [*learned.losses, objectives.of_idle_groups(lengths, rest.rewards)]
+        return learned._replace(losses=losses, groups=[results[i] for i in range(len(teach))])
+
+    def _arithmetic(self, chunks: Sequence[int]) -> Arithmetic:
+        """Of a gradient in these chunks, where the same bits can be made again."""
+        return Arithmetic()
 
     def nothing(self) -> Gradient:
         """The gradient of no groups: a learner takes part in a round with it, and adds nothing."""
@@ -315,7 +351,7 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def _learn(self, work: GradientWork) -> GradientResult:
-        """The gradient of a whole batch. Raises OutOfMemory."""
+        """The gradient of the groups of a batch that teach, one at least. Raises OutOfMemory."""
 
     @abstractmethod
     def _descend(self, vector: Tensor, clip: float, rate: float) -> None:

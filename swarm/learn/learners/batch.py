@@ -69,6 +69,12 @@ class Total:
     def tokens(self) -> float:
         return float(self.length.sum())
 
+    def by_group(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[float, ...], ...]]:
+        """The lengths and rewards that it is `of`."""
+        sizes = torch.bincount(self.index).tolist()
+        lengths = tuple(tuple(map(int, each.tolist())) for each in self.length.split(sizes))
+        return lengths, tuple(tuple(each.tolist()) for each in self.reward.split(sizes))
+
     @cached_property
     def live(self) -> Tensor:
         """(N,) bool: the rewards of the completion's group differ, so that its advantages are not all 0."""

@@ -111,6 +111,20 @@ def both(pair: ShardedLearner, folder: Path) -> tuple[ShardedLearner, Learner]:
     return pair, one
 
 
+@pytest.mark.parametrize("flat", [{0}, {0, 1, 3}, {0, 1, 2, 3}])
+def test_groups_that_teach_nothing_go_through_no_rank(
+    both: tuple[ShardedLearner, Learner], flat: set[int]
+) -> None:
+    groups, prompts, rewards = batch(4)
+    level = [(0.5,) * len(each) if i in flat else each for i, each in enumerate(rewards)]
+    mine, wanted = (of.gradient(groups, prompts, level, 105.0) for of in both)
+    assert mine.metrics["flat"] == len(flat) / 4 and mine.weights == ()
+    if len(flat) == 4:
+        assert not mine.vector.any()
+    else:
+        assert_alike(mine, wanted)
+
+
 @pytest.mark.parametrize("groups", [1, 2, 7])
 def test_the_gradient_is_that_of_one_process_however_the_groups_fall(
     both: tuple[ShardedLearner, Learner], groups: int

@@ -15,7 +15,7 @@ from peers.sampler.sampler import Sampler
 from swarm.core.intake import claimed_logprobs
 from swarm.core.intake.admission import group_id
 from swarm.events import CaughtUp, Counted, Judged, Moved, Noted, Rejected, Snapped, Trained
-from swarm.settings.config import Delay, DelayLaw, Optimizer, Window
+from swarm.settings.config import Delay, DelayLaw, ObjectiveSettings, Optimizer, Window
 from swarm.sim.scenario import Fault
 from swarm.types import Array, Digest, Group
 
@@ -113,15 +113,25 @@ def test_one_of_three_samplers_that_lies_about_its_log_probabilities_ends_no_tra
     assert not counted["untrusted"]
 
 
-def test_a_learner_all_of_whose_samplers_lie_makes_no_step_and_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def told_by_liars_alone(monkeypatch: pytest.MonkeyPatch, **run: Any) -> Told:
     class Liar(Sampler):
         async def _deliver(self, group: Group) -> None:
             await super()._deliver(lower(None)(group))
 
     monkeypatch.setattr("peers.sampler.sampler.Sampler", Liar)
-    told = Told(scenario(1.0, (1, 2)))
+    return Told(scenario(1.0, (1, 2), **run))
+
+
+def test_a_learner_all_of_whose_samplers_lie_makes_no_step_and_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    every_group_teaches = ObjectiveSettings(options={"kl": 0.005})
+    told = told_by_liars_alone(monkeypatch, objective=every_group_teaches)
     assert not told.of(Trained) and [event for event in told.of(Moved) if event.cause == "batch refused"]
     assert any("none of its groups is believed" in event.text for event in told.of(Noted))
+
+
+def test_liars_whose_groups_have_no_gradient_move_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = told_by_liars_alone(monkeypatch).of(Trained)
+    assert steps and not any(step.metrics["grad_norm"] for step in steps)
 
 
 def test_two_learners_agree_on_steps_of_which_each_refused_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
