@@ -267,7 +267,7 @@ VERDICTS = (*map(str, Verdict), "expired")
 """Outcomes of a group that learners count; `expired`: admitted, then too old."""
 
 
-ENDS = ("trained", *(verdict for verdict in VERDICTS if verdict != Verdict.ADMIT), "dropped")
+ENDS = ("trained", *(verdict for verdict in VERDICTS if verdict != Verdict.ADMIT), "flat", "dropped")
 """Outcomes of tokens in groups that learners judge. A refusal for lack of room is none: such a group is sent
 again."""
 

@@ -7,7 +7,8 @@
 Every delivery gets one verdict; the sampler gets it in a receipt, with the learner's version and the
 sampler's share of the credit. No claim of a sampler is used: the task follows from its index, the rewards
 from the tokens; a group whose rewards cannot be computed here is `unscored` and dropped. Groups that are
-being scored take room in the buffer as waiting ones do, and other groups are judged meanwhile. Whether a
+being scored take room in the buffer as waiting ones do, and other groups are judged meanwhile. With
+`run.batch.refill` groups without signal leave here, for others. Whether a
 group's log-probabilities agree with the learner's own is known with the gradient: a group that disagrees is
 dropped, and a sampler that sends several such groups is untrusted for a while. The Tally counts verdicts and
 the ages of trained groups for the dashboard. Not handled here: rounds, gradients.
@@ -25,7 +26,7 @@ from typing import Protocol
 
 from peers.intake.group_opening import Decoder, GroupOpener
 from peers.intake.reward_calls import RewardCalls
-from peers.intake.tally import DROPPED, OTHERS, Tally
+from peers.intake.tally import DROPPED, FLAT, OTHERS, Tally
 from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.host import Host
 from swarm import events
@@ -37,6 +38,7 @@ from swarm.core.intake.overlong import penalized
 from swarm.core.roster import share
 from swarm.core.suspensions import Suspension
 from swarm.frames import wire
+from swarm.learn import objectives
 from swarm.limits import cut, remember
 from swarm.protocol import Role, Service
 from swarm.tasks.base import RewardError, TaskSource
@@ -184,6 +186,9 @@ class LearnerInbox:
         self.tally = Tally()
         self._version, self._learners = version, learners
         self._keeper, self._audit, self._signed = keeper, audit, signed
+        self._objective = objectives.objective(run.objective.name, run.objective.options)
+        self.left_out: list[float] = []
+        """Mean reward of each group that made room for another since the last step."""
         self._tasks: dict[str, TaskAndRewards] = {}
         self._arriving: dict[str, asyncio.Event] = {}
         """Group that is being scored and written -> set once that is done."""
@@ -218,13 +223,14 @@ class LearnerInbox:
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED, Verdict.UNVERIFIED):
             self._senders.pop(sender, None)
             self._senders[sender] = now
-        kept = False
+        kept = leaves = False
         if scored := judgement.verdict is Verdict.ADMIT:
             self._arriving[group.id] = asyncio.Event()
             try:
                 judgement = await self._scored(group, judgement)
                 if judgement.verdict is Verdict.ADMIT:
-                    kept = await self._take(sender, group, frame)
+                    leaves = self._leaves_out(group)
+                    kept = await self._take(sender, group, frame, leaves)
             finally:
                 self._arriving.pop(group.id).set()
         if judgement.verdict is not Verdict.ADMIT:
@@ -245,6 +251,8 @@ class LearnerInbox:
             versions=judgement.versions,
             seconds=round(judgement.seconds, 3),
         )
+        if leaves:
+            self.drop([Waiting(group, host.now())], FLAT)
         return self._receipt(sender, group, judgement.verdict, judgement.detail, kept)
 
     async def _arrived(self, group: Group) -> None:
@@ -293,7 +301,7 @@ class LearnerInbox:
         """Groups that were admitted are not trained here after all."""
         if groups:
             for item in groups:
-                self.tally.ended(item.group, why if why in COUNTED else DROPPED)
+                self.tally.ended(item.group, why if why in (*COUNTED, FLAT) else DROPPED)
                 if why in COUNTED:
                     self.tally.judged(item.group.sampler, why)
             self.consumed(groups)
@@ -398,13 +406,25 @@ class LearnerInbox:
             now=now,
         )
 
-    async def _take(self, sender: PeerId, group: Group, frame: bytes) -> bool:
-        """Give an admitted and scored group to the batcher and the disk. Returns whether the disk has it."""
+    def _leaves_out(self, group: Group) -> bool:
+        """Whether an admitted and scored group makes room for another, since it has no signal."""
+        rewards = self._tasks[group.id].rewards
+        if not (self._objective.is_flat(rewards) and self.batcher.leaves_out(self._learners())):
+            return False
+        self.left_out.append(sum(rewards) / len(rewards))
+        return True
+
+    async def _take(self, sender: PeerId, group: Group, frame: bytes, leaves: bool) -> bool:
+        """Give an admitted and scored group to the audits and, unless it `leaves`, to the batcher and the
+        disk. Returns whether the disk has it."""
         host, group = self.host, self.admission.by_my_clock(group)
-        self.batcher.add(group, host.now())
+        if not leaves:
+            self.batcher.add(group, host.now())
         self._audit().draw(group, frame)  # before any batch may take it
-        self._signed(group, frame)
-        kept = await self._keeper().keep(group, self._tasks[group.id].rewards)
+        kept = False
+        if not leaves:
+            self._signed(group, frame)
+            kept = await self._keeper().keep(group, self._tasks[group.id].rewards)
         host.delivered(sender)
         host.status.admitted += 1
         host.move()

@@ -17,8 +17,9 @@ SAMPLERS = 1024
 OTHERS = PeerId("others")
 """Stands for all samplers that are not counted by name."""
 
-TRAINED, DROPPED = "trained", "dropped"
-"""Outcomes of tokens, beside those counted by sampler."""
+TRAINED, FLAT, DROPPED = "trained", "flat", "dropped"
+"""Outcomes of tokens, beside those counted by sampler; FLAT: of groups without signal that made room for
+others."""
 
 LAGS_PER_EVENT = 96
 """Distinct lags in versions in one event, five bytes each; the next event has the rest."""

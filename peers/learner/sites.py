@@ -135,7 +135,8 @@ class SiteLearnerPeer(LearnerPeer):
         self._faults.recovered()
         self._report.count(self._batch, self._checks, gradient, self.learner.version + 1, start)
         seconds = self._report.seconds | {"step": host.now() - start}
-        self._trained.add(len(self._batch), gradient.weight, gradient.metrics | metrics, seconds)
+        measured = self._report.of_all(gradient) | metrics
+        self._trained.add(len(self._batch), gradient.weight, measured, seconds)
         self._trained.batches += self.inbox.scored(self._batch)
         self._drop_batch()
         self.inbox.report()

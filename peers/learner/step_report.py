@@ -39,9 +39,19 @@ class StepReport:
         """Emit the events of the step to `version`, which began at `start`. `checks`: group id -> check."""
         # versions that were made while the gradient waited for its round
         lag = gradient.metrics["lag_versions"] + version - 1 - gradient.version
-        gradient = replace(gradient, metrics={**gradient.metrics, "lag_versions": lag})
+        gradient = replace(gradient, metrics={**self.of_all(gradient), "lag_versions": lag})
         self.count(batch, checks, gradient, version, start)
         self.trained(len(batch), {**gradient.metrics, **metrics}, version, members, self._host.now() - start)
+
+    def of_all(self, gradient: Gradient) -> dict[str, float]:
+        """Metrics of a step's gradient, in which the reward and the share of flat groups are of all groups
+        that came since the last step: also of those that made room for others (`run.batch.refill`)."""
+        left_out, self._inbox.left_out = self._inbox.left_out, []
+        metrics, of = gradient.metrics, gradient.groups + len(left_out)
+        if not left_out:
+            return metrics
+        reward, flat = (gradient.groups * metrics[name] for name in ("reward", "flat"))
+        return metrics | {"reward": (reward + sum(left_out)) / of, "flat": (flat + len(left_out)) / of}
 
     def count(
         self,

@@ -31,8 +31,12 @@ class NextTasks:
         self._turn = asyncio.Lock()
 
     async def of(self, draws: Sequence[Draw]) -> list[Task]:
-        """The task of each draw. Raises RewardError."""
+        """The task of each draw of a call. Raises RewardError."""
         self._count = len(draws)
+        return await self.more(draws)
+
+    async def more(self, draws: Sequence[Draw]) -> list[Task]:
+        """The task of each further draw of the same call, in the place of others. Raises RewardError."""
         async with self._turn:
             await self._make(draws)
             tasks = [self._made[draw.task] for draw in draws]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from peers.sampler.outbox import Outbox
 from swarm import events
 from swarm.core import delays, stream_slots
 from swarm.core.intake import deliveries
+from swarm.core.intake.cooldown import Cooldown
 from swarm.core.intake.curriculum import Curriculum, Draw, Draws
 from swarm.core.intake.deliveries import DeliveryLoss, NextStep, Outcome
 from swarm.core.suspensions import reason_of
@@ -47,7 +48,7 @@ from swarm.sample.base import Engine, EngineError, NoRoom
 from swarm.storage.blocks import Damaged
 from swarm.storage.weights import Weights
 from swarm.tasks.base import RewardError, TaskSource
-from swarm.types import Group, PeerId, Receipt, Release, Verdict
+from swarm.types import Digest, Group, PeerId, Receipt, Release, Task, Verdict
 
 UNDELIVERED = "undelivered"
 """Why tokens are wasted: no learner answered in time, or the group fits no message."""
@@ -82,6 +83,9 @@ FRUITLESS = {
 IN_MEMORY = 1024
 """Groups that are remembered since a learner has them in its memory alone."""
 
+SEARCHED = 8
+"""Times that draws are put in the place of those that are left out; the last ones are sampled in any case."""
+
 LEAVE_TIMEOUT = 5.0
 """Seconds in which deliveries may end after the sampler is asked to stop: a user who pressed Ctrl-C waits."""
 
@@ -110,6 +114,7 @@ class Sampler:
         draws = Draws(host.who.run, host.config.run.batch.groups)
         self.curriculum = Curriculum(draws, host.ports.me)
         self.next_tasks = NextTasks(self.reward_calls, self.curriculum, self.engine_calls.given)
+        self._cooldown = Cooldown() if host.config.run.batch.refill == "signal" else None
         self._ready: tuple[Release, Weights, float] | None = None
         """The release to adopt next, its bytes, and when they had arrived."""
         self._policy: tuple[Release, float] | None = None
@@ -224,7 +229,7 @@ class Sampler:
         draws = [self.curriculum.next(weights) for _ in range(count)]
         self.next_tasks.ask((self._ready or self._policy)[0].weights, tasks)
         try:
-            sampled = await self._drawn(draws)
+            sampled = await self._drawn(weights, draws)
         except (RewardError, EngineError) as error:
             self.curriculum.failed(weights, draws, again=not isinstance(error, NoRoom))
             if isinstance(error, EngineError) and not isinstance(error, NoRoom):
@@ -255,12 +260,15 @@ class Sampler:
         self.host.status.phase = why
         await self.host.changed(self.host.config.run.pace.beat)
 
-    async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn] | None:
-        """Sample these draws; None when their groups would come too late. Raises RewardError, EngineError."""
+    async def _drawn(self, weights: Digest, draws: list[Draw]) -> list[Drawn] | None:
+        """Sample these draws, of which those that are left out give way to the next ones; None when their
+        groups would come too late. Raises RewardError, EngineError."""
         host = self.host
         assert self._policy is not None
         with self.engine_calls.first():
             tasks = await self.next_tasks.of(draws)
+            if self._cooldown is not None:
+                tasks = await self._warm(self._cooldown, weights, draws, tasks)
             used, prompts = host.now(), [task.prompt for task in tasks]
             call = self.engine_calls.sample(self.engine, prompts, [draw.seed for draw in draws])
         with host.status.computing(host.now):
@@ -278,6 +286,22 @@ class Sampler:
         made = zip(tasks, draws, sampled, strict=True)
         return [Drawn(task, draw, completions, self._policy, used) for task, draw, completions in made]
 
+    async def _warm(
+        self, cooldown: Cooldown, weights: Digest, draws: list[Draw], tasks: list[Task]
+    ) -> list[Task]:
+        """Put the next draws in the place of those that are left out; returns the tasks of all. Raises
+        RewardError."""
+        count = len(draws)
+        for _ in range(SEARCHED):
+            pairs = zip(draws, tasks, strict=True)
+            kept = [(draw, task) for draw, task in pairs if cooldown.samples(task.prompt, draw)]
+            if len(kept) == count:
+                break
+            others = [self.curriculum.next(weights) for _ in range(count - len(kept))]
+            draws[:] = [*(draw for draw, _ in kept), *others]
+            tasks = [*(task for _, task in kept), *await self.next_tasks.more(others)]
+        return tasks
+
     def _stop_doomed(self) -> None:
         """Stop the call if its groups will be outside the window before they are finished."""
         if self._policy is not None and self.freshness.is_over(self._policy[0]):
@@ -288,6 +312,8 @@ class Sampler:
         learner that cannot compute them either answers so, and the draw is accounted for."""
         try:
             rewards = await self.reward_calls.rewards(drawn.task, drawn.completions.texts)
+            if self._cooldown is not None:
+                self._cooldown.scored(drawn.task.prompt, rewards)
         except RewardError:
             rewards = ()
         return sealed(self.host, drawn, rewards)

@@ -179,6 +179,11 @@ class BatchSize(Section):
     """Largest share of a batch for all new samplers together, while others fill the rest: many keys of one
     operator count as one newcomer. Raise it where most samplers stay for less than an hour. A sampler without
     an invite is new until 128 of its groups were admitted and an hour has passed since the first."""
+    refill: Literal["off", "signal"] = "off"
+    """What a batch is filled with: `off`, with all groups as they come; `signal`, with groups whose
+    completions differ in reward (docs/objectives.md). The others have no advantage; up to four of them for
+    each place of a batch make room, so that a run in which nothing differs goes on. Steps cost more
+    completions, and each teaches more."""
 
 
 class Window(Section):

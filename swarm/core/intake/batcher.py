@@ -34,6 +34,11 @@ ALPHA = 2
 its credit."""
 
 
+FLAT_AT_MOST = 4
+"""Flat groups for each place of a batch that make room for others (`run.batch.refill`): where everything is
+flat, batches close at a fifth of the pace, and the run goes on."""
+
+
 UNREPLAYED = PeerId("")
 """All strangers whose groups cannot be replayed here: keys cost nothing, so they have one sampler's share."""
 
@@ -113,6 +118,8 @@ class Batcher:
         """Time of the last batch."""
         self._last: tuple[Quota, dict[PeerId, int], BatchLimits] | None = None
         """The last result of `_limits`: a learner asks whether a batch closes, and again how long to wait."""
+        self._left_out = 0
+        """Flat groups that made room since the last batch."""
         self.quotas = Quotas(size)
         self.scoring: Counter[PeerId] = Counter()
         """Groups that are admitted and being scored, by payer: they count in the room as those that wait."""
@@ -131,6 +138,13 @@ class Batcher:
         insort_right(self._waiting, Waiting(group, now, payer), key=deadline)
         self._counts[payer] += 1
         self.quotas.admitted(payer, now)
+
+    def leaves_out(self, learners: float) -> bool:
+        """Whether an admitted group without signal makes room for another, instead of a place in a batch."""
+        if self._size.refill == "off" or self._left_out >= FLAT_AT_MOST * self.share(learners):
+            return False
+        self._left_out += 1
+        return True
 
     def share(self, learners: float) -> int:
         """Groups in this learner's batch when `learners` of its speed share the run's batch."""
@@ -226,6 +240,7 @@ class Batcher:
             over -= beyond
         self._waiting = kept
         self._counts, self.scoring, self._taken = self._counts - counts, +self.scoring, now
+        self._left_out = 0
         self.quotas.taken(self.share(learners), counts, now)
         return ClosedBatch(batch, expired)
 

@@ -321,3 +321,16 @@ def test_a_sampler_with_an_invite_has_its_own_share_whatever_it_sends_also_of_wh
     batcher.give_back(taken)
     assert [item.payer for item in batcher.take(1, 0, NOW + 9.0).groups] == [OTHER, STRANGER]
     assert batcher.credit(1) == 8
+
+
+def test_flat_groups_make_room_for_as_many_others_as_a_batch_allows() -> None:
+    batcher = Batcher(BatchSize(groups=4, refill="signal"), WINDOW)
+    assert [batcher.leaves_out(1) for _ in range(18)] == 16 * [True] + 2 * [False]
+    batcher.add(group(1), NOW)
+    batcher.take(1, 0, NOW)
+    assert batcher.leaves_out(1), "each batch has as many"
+    assert [batcher.leaves_out(2) for _ in range(8)] == 7 * [True] + [False], "of this learner's share"
+
+
+def test_flat_groups_have_a_place_where_batches_take_all() -> None:
+    assert not Batcher(BatchSize(groups=4), WINDOW).leaves_out(1)
