@@ -17,6 +17,8 @@
     faults     next version and full strength after kills, stops, cuts -
     simulator  peer-hours of virtual time a CPU second; a seed's       -
                traffic from many samplers
+    refill     held-out accuracy and tokens of trainings whose batches    batches of all groups as they come
+               are filled by signal
     busy       share of their time that learners compute, with kills   gradients and rounds in turns
                and joins too; trained of sampled
 
@@ -55,6 +57,7 @@ ROWS = {
     "rounds": "lab.rows.rounds",
     "faults": "lab.rows.faults",
     "simulator": "lab.rows.simulated.simulator",
+    "refill": "lab.rows.simulated.refill",
     "busy": "lab.rows.simulated.busy",
 }
 """Row -> the module whose `measure(say)`, or the function behind the colon, returns its figures."""
@@ -64,6 +67,7 @@ LONG = (
     "tokens-13M",
     "faults",
     "simulator",
+    "refill",
     "busy",
 )
 """Rows of half a minute or more each that the README does without, or that take several minutes: without

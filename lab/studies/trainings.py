@@ -23,7 +23,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -224,9 +224,15 @@ def start(domain: str) -> Path:
 
 def train(cell: Cell) -> Row:
     """One training, from the first policy to the last version, as a row."""
+    figures = Figures()
+    play(cell, scenario(cell), figures)
+    return figures.row(cell)
+
+
+def play(cell: Cell, played: Scenario, sink: Callable[[Event], None]) -> None:
+    """Play a cell's scenario, perhaps with other settings, to its end; `sink` gets its events."""
     # a pool of threads for sixteen prompts is slower than none
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    figures = Figures()
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
         engine = settings.EngineSettings(tasks=GROUPS // _samplers(cell))
@@ -238,8 +244,7 @@ def train(cell: Cell) -> Row:
             kit = kit._replace(engine=lambda: FixedDraws(from_bytes))
         return sim.run_peer(dataclasses.replace(peer, config=whole), kit)
 
-    World(scenario(cell), spawn, sinks=[figures]).run()
-    return figures.row(cell)
+    World(played, spawn, sinks=[sink]).run()
 
 
 class FixedDraws(ToyEngine):

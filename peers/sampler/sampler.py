@@ -48,7 +48,7 @@ from swarm.sample.base import Engine, EngineError, NoRoom
 from swarm.storage.blocks import Damaged
 from swarm.storage.weights import Weights
 from swarm.tasks.base import RewardError, TaskSource
-from swarm.types import Digest, Group, PeerId, Receipt, Release, Task, Verdict
+from swarm.types import Group, PeerId, Receipt, Release, Task, Verdict
 
 UNDELIVERED = "undelivered"
 """Why tokens are wasted: no learner answered in time, or the group fits no message."""
@@ -229,7 +229,7 @@ class Sampler:
         draws = [self.curriculum.next(weights) for _ in range(count)]
         self.next_tasks.ask((self._ready or self._policy)[0].weights, tasks)
         try:
-            sampled = await self._drawn(weights, draws)
+            sampled = await self._drawn(draws)
         except (RewardError, EngineError) as error:
             self.curriculum.failed(weights, draws, again=not isinstance(error, NoRoom))
             if isinstance(error, EngineError) and not isinstance(error, NoRoom):
@@ -260,7 +260,7 @@ class Sampler:
         self.host.status.phase = why
         await self.host.changed(self.host.config.run.pace.beat)
 
-    async def _drawn(self, weights: Digest, draws: list[Draw]) -> list[Drawn] | None:
+    async def _drawn(self, draws: list[Draw]) -> list[Drawn] | None:
         """Sample these draws, of which those that are left out give way to the next ones; None when their
         groups would come too late. Raises RewardError, EngineError."""
         host = self.host
@@ -268,7 +268,7 @@ class Sampler:
         with self.engine_calls.first():
             tasks = await self.next_tasks.of(draws)
             if self._cooldown is not None:
-                tasks = await self._warm(self._cooldown, weights, draws, tasks)
+                tasks = await self._warm(self._cooldown, draws, tasks)
             used, prompts = host.now(), [task.prompt for task in tasks]
             call = self.engine_calls.sample(self.engine, prompts, [draw.seed for draw in draws])
         with host.status.computing(host.now):
@@ -286,12 +286,11 @@ class Sampler:
         made = zip(tasks, draws, sampled, strict=True)
         return [Drawn(task, draw, completions, self._policy, used) for task, draw, completions in made]
 
-    async def _warm(
-        self, cooldown: Cooldown, weights: Digest, draws: list[Draw], tasks: list[Task]
-    ) -> list[Task]:
+    async def _warm(self, cooldown: Cooldown, draws: list[Draw], tasks: list[Task]) -> list[Task]:
         """Put the next draws in the place of those that are left out; returns the tasks of all. Raises
         RewardError."""
-        count = len(draws)
+        assert self._policy is not None
+        count, weights = len(draws), self._policy[0].weights
         for _ in range(SEARCHED):
             pairs = zip(draws, tasks, strict=True)
             kept = [(draw, task) for draw, task in pairs if cooldown.samples(task.prompt, draw)]

@@ -93,7 +93,7 @@ def main(cheat: str, words: Sequence[str]) -> int:
     said = OFFERED[cheat]()
 
     class CheatingSampler(Sampler):
-        async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn] | None:
+        async def _drawn(self, draws: list[Draw]) -> list[Drawn] | None:
             if (drawn := await super()._drawn(draws)) is None:  # the engine is free until this returns
                 return None
             return [instead for one in drawn if (instead := said(self, one)) is not None]

@@ -251,7 +251,7 @@ class CheatingSampler(Sampler):
         self._true: dict[int, Drawn] = {}
         """id() of a claimed draw -> the assigned one, for groups that are not signed yet."""
 
-    async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn] | None:
+    async def _drawn(self, draws: list[Draw]) -> list[Drawn] | None:
         if (sampled := await super()._drawn(draws)) is None:
             return None
         says = list[Drawn]()
