@@ -39,6 +39,7 @@ from swarm.core.intake import deliveries
 from swarm.core.intake.cooldown import Cooldown
 from swarm.core.intake.curriculum import Curriculum, Draw, Draws
 from swarm.core.intake.deliveries import DeliveryLoss, NextStep, Outcome
+from swarm.core.intake.overlong import penalized
 from swarm.core.suspensions import reason_of
 from swarm.frames import wire
 from swarm.limits import remember
@@ -312,7 +313,8 @@ class Sampler:
         try:
             rewards = await self.reward_calls.rewards(drawn.task, drawn.completions.texts)
             if self._cooldown is not None:
-                self._cooldown.scored(drawn.task.prompt, rewards)
+                run, lengths = self.host.config.run, drawn.completions.lengths
+                self._cooldown.scored(drawn.task.prompt, penalized(run, lengths, rewards))
         except RewardError:
             rewards = ()
         return sealed(self.host, drawn, rewards)

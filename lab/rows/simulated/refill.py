@@ -27,7 +27,7 @@ SEEDS, VERSIONS = (1, 2, 3, 4, 5), 100
 DELAY, RATE = 16, 8e-4
 
 
-class Curve:
+class RefillCurve:
     """A fold of one training's events."""
 
     def __init__(self) -> None:
@@ -92,10 +92,10 @@ def measure(
     return lines
 
 
-def train(say: Say, domain: str, refill: str, seed: int, versions: int) -> Curve:
+def train(say: Say, domain: str, refill: str, seed: int, versions: int) -> RefillCurve:
     """One training, from the first policy to the last version."""
     say(f"{domain}, refill {refill}, seed {seed}")
-    cell, curve = Cell.of(domain, "gepo", DELAY, RATE, seed, versions), Curve()
+    cell, curve = Cell.of(domain, "gepo", DELAY, RATE, seed, versions), RefillCurve()
     played = trainings.scenario(cell)
     run = structs.replace(played.run, batch=structs.replace(played.run.batch, refill=refill))
     # by signal a version takes up to five times as many groups
@@ -107,19 +107,19 @@ def _mean(values: Iterable[float]) -> float:
     return statistics.fmean(values)
 
 
-def _shown(curve: Curve) -> list[int]:
+def _shown(curve: RefillCurve) -> list[int]:
     return [version for version in sorted(curve.accuracy) if version % (2 * EVERY) == 0]
 
 
-def _points(curve: Curve) -> str:
+def _points(curve: RefillCurve) -> str:
     return ", ".join(map(str, _shown(curve)))
 
 
-def _heights(curves: Sequence[Curve]) -> str:
+def _heights(curves: Sequence[RefillCurve]) -> str:
     """Mean accuracy at each of these versions."""
     versions = _shown(curves[0])
     return " ".join(f"{_mean(curve.accuracy[version] for curve in curves):.2f}" for version in versions)
 
 
-def _flat(curves: Sequence[Curve]) -> float:
+def _flat(curves: Sequence[RefillCurve]) -> float:
     return _mean(_mean(curve.flat) for curve in curves)
