@@ -9,6 +9,7 @@ letters (the peer id is the identity, the name is for people).
 from __future__ import annotations
 
 import re
+import time
 import unicodedata
 from collections.abc import Mapping, MutableMapping
 from typing import TypeVar
@@ -22,6 +23,9 @@ TEXT_LIMIT = 300
 
 LARGEST = 2**53
 """JSON numbers of a browser are exact up to here."""
+
+BYTES = "bytes"
+"""The unit of swarm.protocol.STAGES that has larger ones."""
 
 LATEST = 253402300799.0
 """Unix seconds of the end of the year 9999, the last date that Python can represent."""
@@ -128,6 +132,25 @@ def volume(size: float) -> str:
         if size >= unit:
             return f"{size / unit:.3g} {name}"
     return f"{size:.0f} B"
+
+
+def how_far(stage: str, unit: str, done: int, total: int, left: float | None) -> str:
+    """`batch 5 of 8 groups (4.5/min, about 40 s left)`; `left`: seconds, None where that is unknown."""
+    size, ends = unit == BYTES, ""
+    if left is not None and left > 0 and done < total:
+        pace = (total - done) / left
+        per = f"{volume(pace)}/s" if size else f"{pace:.3g}/s" if pace >= 1 else f"{60 * pace:.2g}/min"
+        ends = f" ({per}, about {duration(left)} left)"
+    counts = f"{volume(done)} of {volume(total)}" if size else f"{done:,} of {total:,} {unit}"
+    return f"{stage} {counts}{ends}"
+
+
+def clock(at: float, now: float) -> str:
+    """`14:10` by this machine's time zone, `Tue 14:10` within a week, `24 Dec 14:10` beyond."""
+    then, today = time.localtime(at), time.localtime(now)
+    if then[:3] == today[:3]:
+        return time.strftime("%H:%M", then)
+    return time.strftime("%a %H:%M" if at - now < 6 * 86400.0 else "%-d %b %H:%M", then)
 
 
 def _visible(text: str, blanks: str = "") -> str:

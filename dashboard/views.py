@@ -37,6 +37,37 @@ class RunView(View):
     """Seconds of silence before a peer counts as lost."""
     window: WindowView
     """Admission: nothing older is trained on."""
+    versions: int
+    """Version at which the run is complete; 0: none."""
+    accuracy: float
+    """Held-out accuracy, 0 to 1, at which it is complete; 0: none."""
+
+
+class WorkView(View):
+    """A stage of the work that takes long now, over all peers that say how far they are in it."""
+
+    stage: str
+    """A WorkStage of swarm.protocol."""
+    unit: str
+    """What is counted."""
+    done: int
+    total: int
+    ends: float | None
+    """When the last of these peers is done at its pace; None where that is unknown."""
+    peers: int
+
+
+class PaceView(View):
+    """How fast versions come, from the last releases."""
+
+    seconds: float
+    """From one version to the next: a median."""
+    whole: float | None
+    """Seconds of all versions of the run at this pace; None for a run without a last version."""
+    ends: float | None
+    """When the last version comes at this pace; None where there is none, or it is here."""
+    note: str
+    """What takes most of that time, and which settings change it most, in a sentence; empty while unknown."""
 
 
 class EvaluationView(View):
@@ -64,6 +95,12 @@ class HeadView(View):
     trained: int
     """Groups in all optimizer steps."""
     reward: float | None
+    coming: float | None
+    """Mean reward of the groups that have come for the next version, as their learners report it."""
+    work: tuple[WorkView, ...]
+    """What takes long now, in the order of a version."""
+    pace: PaceView | None
+    """None before two versions are there."""
     first_accuracy: tuple[int, float] | None
     """(version, held-out accuracy) of the first evaluation."""
     last_accuracy: tuple[int, float] | None
@@ -162,6 +199,21 @@ class FetchView(View):
     held: int
     """Bytes that are there."""
     size: int
+    ends: float | None = None
+    """When all are there at its pace; None before that can be seen."""
+
+
+class ProgressView(View):
+    """How far a peer is in a stage of its work that takes long."""
+
+    stage: str
+    """A WorkStage of swarm.protocol; another word of a later program."""
+    done: int
+    total: int
+    ends: float | None
+    """When it is done at its pace; None where that is unknown."""
+    reward: float | None
+    """Mean of the groups that have come, of a batch and its gradient."""
 
 
 class Claims(View):
@@ -188,6 +240,7 @@ class Claims(View):
     download: float
     """Mbit/s that they let them take; 0: no limit."""
     fetching: FetchView | None
+    progress: ProgressView | None
     causes: Causes
 
 

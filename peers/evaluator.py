@@ -15,7 +15,7 @@ from peers.intake.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from peers.sampler.engine_calls import EngineCalls
 from swarm import events
-from swarm.protocol import Kind, Phase
+from swarm.protocol import Kind, Phase, WorkStage
 from swarm.sample.base import Engine, EngineError
 from swarm.storage.blocks import Damaged
 from swarm.tasks.base import RewardError, TaskSource, too_few
@@ -77,7 +77,10 @@ class Evaluator:
                 self._last = newest.version
                 return True
             prompts = [task.prompt for task in tasks]
-            with self.engine_calls.silence.watched(self.engine):
+            with (
+                self.engine_calls.silence.watched(self.engine),
+                self.engine_calls.within(WorkStage.EVALUATION, self.engine, len(prompts)),
+            ):
                 answers = (
                     await self.engine_calls.run(Kind.EVALUATE, self.engine.greedy, prompts) if prompts else []
                 )

@@ -4,6 +4,7 @@
     Topic    messages to all subscribers, by gossip  Kind  a kind of slow work, and its thread
     Key      records that expire, on the board       Part  a part of a peer that can fail (Faulted events)
     Phase    the activity of a peer, in its heartbeat
+    WorkStage  a stage of the work that may take long; how far a peer is in it is in its heartbeat
 
 All other code takes these names from here. Values of the enums are sent to peers or written to journals: they
 never change. Not handled: fields of the messages (swarm.types), permissions (swarm.core.membership).
@@ -300,6 +301,27 @@ ROUND = (
 
 RESTING = (Phase.PAUSED, Phase.LIMITED)
 """Phases of a peer that rests by its owner's will: paused, or outside a limit such as its hours."""
+
+
+class WorkStage(StrEnum):
+    """Stages of the work that may take long: how far a peer is in one is in its heartbeat."""
+
+    BATCH = "batch"
+    GRADIENT = "gradient"
+    SAMPLING = "sampling"
+    EVALUATION = "evaluation"
+    RELEASE = "release"
+    """A download: heartbeats have it as `fetching`."""
+
+
+STAGES: Mapping[str, str] = {
+    WorkStage.BATCH: "groups",
+    WorkStage.GRADIENT: "groups",
+    WorkStage.SAMPLING: "completions",
+    WorkStage.EVALUATION: "tasks",
+    WorkStage.RELEASE: "bytes",
+}
+"""What is counted of each, in the order of a version."""
 
 
 class Thread(StrEnum):

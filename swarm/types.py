@@ -334,6 +334,19 @@ class Fetching(Struct):
     size: Size
 
 
+class StageProgress(Struct):
+    """How far a peer is in a stage of its work that takes long."""
+
+    stage: Word
+    """A WorkStage of swarm.protocol, or one of a later program."""
+    done: Count
+    total: Count
+    left: Finite = -1.0
+    """Seconds to its end at its pace; -1: unknown."""
+    reward: Finite | None = None
+    """Mean of the groups that have come, of a batch and its gradient."""
+
+
 class Beat(Struct, tag="beat", omit_defaults=True):
     """A heartbeat: which peer is alive, its activity, its version. At most 1.5 KiB sealed."""
 
@@ -405,3 +418,5 @@ class Beat(Struct, tag="beat", omit_defaults=True):
     """Of a learner whose disk refuses its groups: learners with a working disk are preferred."""
     judged: Count = 0
     """Of an evaluator: tasks of which `accuracy` is the share that was right; 0: not told."""
+    progress: StageProgress | None = None
+    """None: nothing takes long, or the peer does not say."""

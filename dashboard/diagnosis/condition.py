@@ -93,7 +93,7 @@ def _balance(state: SwarmState, now: float) -> str:
     samplers = situation.working(Role.SAMPLER)
     if len(spent) < STEPS or not samplers or not situation.receives(Role.SAMPLER):
         return ""
-    waits = sum(gather for gather, _ in spent) / max(sum(whole for _, whole in spent), 1e-9)
+    waits = sum(one.gather for one in spent) / max(sum(map(sum, spent)), 1e-9)
     busy = sum(peer.busy for peer in samplers) / len(samplers)
     if HUNGRY <= waits < 1.0 and busy >= BUSY:
         return _more(math.ceil(len(samplers) * waits / (1.0 - waits)), waits)

@@ -11,6 +11,7 @@ from statistics import median
 from dashboard.diagnosis.samplers import refusal
 from dashboard.diagnosis.situation import Situation, listed, problem
 from dashboard.fold.peer import PeerRow
+from dashboard.fold.recent import STRETCH
 from dashboard.text import duration
 from dashboard.views import Problem
 from swarm.core.agreement.shares import SHORTEST, SLOWER, UNKNOWN
@@ -217,7 +218,8 @@ def _round_limit(s: Situation) -> float:
 
 
 def _learning(s: Situation, peer: PeerRow) -> Iterator[Problem]:
-    waited, usual = s.since(peer), median(s.recent.learning) if s.recent.learning else None
+    waited, last = s.since(peer), [one.learn for one in s.recent.spent][-STRETCH:]
+    usual = median(last) if last else None
     if usual is None or waited <= max(60.0, 10 * usual, 8 * s.beat):
         return
     yield problem(

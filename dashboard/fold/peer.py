@@ -15,13 +15,13 @@ from functools import cached_property
 import msgspec
 
 from dashboard.text import clean, moment, number, proper, version_of, whole
-from dashboard.views import Causes, Claims, FetchView, Row, Status
+from dashboard.views import Causes, Claims, FetchView, ProgressView, Row, Status
 from swarm.core.beat_pace import granted
 from swarm.core.completion import Judged
 from swarm.limits import SLOWEST
 from swarm.membership.identity import human_name
 from swarm.protocol import ROLES, Phase, PolicyUse, Role
-from swarm.types import Beat, Fetching, Link, PeerId, Verdict
+from swarm.types import Beat, Fetching, Link, PeerId, StageProgress, Verdict
 
 MOVING = frozenset(
     role
@@ -85,6 +85,9 @@ class PeerRow(msgspec.Struct, dict=True):
     """Mbit/s that its settings let releases and rounds send; 0: no limit."""
     download: float = 0.0
     fetching: FetchView | None = None
+    fetched: tuple[float, int] = (0.0, 0)
+    """When its download was first heard of, and the bytes that were there."""
+    progress: ProgressView | None = None
     verdicts: dict[str, int] = {}
     """A Counter: groups of this sampler by verdict, and `expired`, counted by the learners."""
     wasted: dict[str, int] = {}
@@ -146,12 +149,26 @@ class PeerRow(msgspec.Struct, dict=True):
             number(beat.busy, high=1.0),
         )
         self.upload, self.download, self.slower = number(beat.upload), number(beat.download), granted(beat)
-        self.fetching = _fetch_view(beat.fetching)
+        self._fetch(beat.fetching, at)
+        self.progress = _progress_view(beat.progress, at)
         self.wasted = known(beat.wasted, UNJUDGED)
         self.judged = beat.accuracy, beat.judged
         self.lag = {cause: _delay(getattr(beat.lag, cause)) for cause in Causes.__struct_fields__}
         self.clocks = [*self.clocks[1 - CLOCKS :], round(moment(beat.at) - at, 3)]
         return True
+
+    def _fetch(self, told: Fetching | None, at: float) -> None:
+        """Record a download; its pace is what this side has seen of it."""
+        if told is None:
+            self.fetching = None
+            return
+        new, before = _fetch_view(told), self.fetching
+        if before is None or (before.version, before.size) != (new.version, new.size):
+            self.fetched = at, new.held
+        since, held = self.fetched
+        if (came := new.held - held) > 0 and at > since:
+            new = msgspec.structs.replace(new, ends=at + (new.size - new.held) * (at - since) / came)
+        self.fetching = new
 
     def reached(self, link: Link, at: float) -> None:
         """Record another peer's timing of this one's answers."""
@@ -218,6 +235,7 @@ class PeerRow(msgspec.Struct, dict=True):
             upload=self.upload,
             download=self.download,
             fetching=self.fetching,
+            progress=self.progress,
             causes=Causes(**self.lag),
         )
 
@@ -236,7 +254,9 @@ class PeerRow(msgspec.Struct, dict=True):
         self.version = version_of(self.version)
         self.credit, self.inbox = whole(self.credit), whole(self.inbox)
         self.upload, self.download = number(self.upload), number(self.download)
-        self.fetching = _fetch_view(self.fetching)
+        self.fetching = None if self.fetching is None else _fetch_view(self.fetching)
+        self.fetched = moment(self.fetched[0]), whole(self.fetched[1])
+        self.progress = None  # of a moment that is past
         self.done, self.refused, self.trained = whole(self.done), whole(self.refused), whole(self.trained)
         self.rate, self.tokens, self.busy = (
             number(self.rate),
@@ -256,11 +276,22 @@ def _delay(claimed: float) -> float:
     return number(claimed, high=LONGEST)
 
 
-def _fetch_view(told: Fetching | FetchView | None) -> FetchView | None:
-    if told is None:
-        return None
+def _fetch_view(told: Fetching | FetchView) -> FetchView:
     size = whole(told.size)
     return FetchView(version=whole(told.version), held=min(whole(told.held), size), size=size)
+
+
+def _progress_view(told: StageProgress | None, at: float) -> ProgressView | None:
+    if told is None:
+        return None
+    total = whole(told.total)
+    return ProgressView(
+        stage=clean(told.stage),
+        done=min(whole(told.done), total),
+        total=total,
+        ends=at + number(told.left, high=LONGEST) if told.left >= 0 else None,
+        reward=None if told.reward is None else number(told.reward, -1e12, 1e12),
+    )
 
 
 VERDICTS = (*map(str, Verdict), "expired")

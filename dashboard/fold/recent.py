@@ -155,6 +155,15 @@ class Distrust:
     marks: deque[float] = field(default_factory=lambda: deque(maxlen=FRAMES))
 
 
+class StepSeconds(NamedTuple):
+    """How long a learner's step took, by phase."""
+
+    gather: float
+    learn: float
+    average: float
+    step: float
+
+
 class Frozen(NamedTuple):
     """A learner that does not step, since its gradients and another's cannot both be right."""
 
@@ -167,7 +176,7 @@ class Frozen(NamedTuple):
 class Recent:
     """Recent events, as the diagnosis reads them; only `take` changes it."""
 
-    METRICS = ("reward", "kl", "ess", "zero", "flat", "grad_norm", "lag_versions")
+    METRICS = ("reward", "kl", "ess", "zero", "flat", "grad_norm", "lag_versions", "length")
     """Metrics of Trained that the rules about learning read."""
 
     def __init__(self) -> None:
@@ -194,10 +203,8 @@ class Recent:
         """The first such mean."""
         self.averaging: deque[float] = deque(maxlen=STRETCH)
         """Seconds of the last rounds."""
-        self.learning: deque[float] = deque(maxlen=STRETCH)
-        """Seconds of the last gradients."""
-        self.spent: deque[tuple[float, float]] = deque(maxlen=4 * STRETCH)
-        """Of the last steps: seconds in which a learner waited for groups, and seconds of the whole."""
+        self.spent: deque[StepSeconds] = deque(maxlen=4 * STRETCH)
+        """Of the last steps."""
         self.averaged: deque[float] = deque(maxlen=VERSIONS)
         self.broken: deque[tuple[float, PeerId, str]] = deque(maxlen=VERSIONS)
         """(when, learner, reason)."""
@@ -298,9 +305,7 @@ class Recent:
         self.frozen.pop(event.peer, None)
         trace.steps.append(now)
         trace.together, trace.behind = int(number(event.members)), None
-        self.learning.append(number(event.learn))
-        gather = number(event.gather)
-        self.spent.append((gather, gather + number(event.learn) + number(event.average) + number(event.step)))
+        self.spent.append(StepSeconds(*(number(getattr(event, phase)) for phase in StepSeconds._fields)))
         if not 0 <= event.version < LARGEST:
             return
         step = self.steps.get(event.version)

@@ -13,6 +13,7 @@ from collections import Counter
 from dashboard import views
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition, unprotected
+from dashboard.diagnosis.pace import coming, pace, work
 from dashboard.fold.parts.lines import WIRE
 from dashboard.fold.parts.spread import KEPT
 from dashboard.fold.state import SwarmState
@@ -88,6 +89,9 @@ def head_of(state: SwarmState, now: float) -> views.HeadView:
         weights=clean(newest.weights[:12]) if newest else None,
         trained=state.tally.trained,
         reward=reward.last() if reward else None,
+        coming=coming(state, now),
+        work=work(state, now),
+        pace=pace(state),
         first_accuracy=state.accuracies.get("first"),
         last_accuracy=state.accuracies.get("last"),
         evaluation=state.evaluations.last,
@@ -108,4 +112,6 @@ def _run(run: Run) -> views.RunView:
         private=run.private,
         patience=run.pace.patience,
         window=views.WindowView(versions=run.window.versions, seconds=run.window.seconds),
+        versions=run.stop.versions,
+        accuracy=run.stop.accuracy,
     )

@@ -1,7 +1,8 @@
 """The state for a terminal: a live view, and the summary of a finished run.
 
-    render(state, now, width)    headline, problems, peers (a line each), sparklines, last events
+    render(state, now, width)    headline, progress, problems, peers (a line each), sparklines, last events
     headline(state, now)         the swarm in one line of a log; new_problem(...) each problem, once
+    forecast(state, now)         when the run ends at this pace, and what changes that most
     summary(state, now, ...)     versions, verdicts, lag histogram, accuracy at both ends, agreement, files
 
 Pure functions from SwarmState to rich renderables; the caller owns the Console (colour, NO_COLOR, refresh).
@@ -20,13 +21,15 @@ from rich.text import Text
 
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition, unprotected
+from dashboard.diagnosis.pace import pace
 from dashboard.fold.parts.series import Series
 from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import head_of
-from dashboard.text import clean, confidence, duration
-from dashboard.views import Problem, Row
+from dashboard.text import clean, clock, confidence, duration, how_far
+from dashboard.views import HeadView, Problem, Row
 from swarm.frames.grammar import some
 from swarm.protocol import Role
+from swarm.settings.config import Run
 from swarm.types import Verdict
 
 EVENTS = 5
@@ -75,7 +78,7 @@ def render(
     """The live view, at most `width` columns. `problems`: in the place of the state's own; `quiet`: seconds
     since the last message, where that does not follow from `now`."""
     curves = _curves(state, max(min(width - 30, 60), 10))
-    parts: list[RenderableType] = [_top(state, now), Text()]
+    parts: list[RenderableType] = [_top(state, now), *_progress(state, now), Text()]
     problems = diagnose(state, now) if problems is None else problems
     parts.append(_problems(problems) if problems else _condition(state, now, quiet))
     if note := unprotected(state, now):
@@ -113,16 +116,31 @@ def summary(
     return Group(Text(f"{clean(state.run.name)} {ended}", style="bold"), Text(), table)
 
 
-def headline(state: SwarmState, now: float) -> str:
-    """The swarm in one line."""
+def headline(state: SwarmState, now: float, timed: bool = True) -> str:
+    """The swarm in one line; without what only the time changes where it is not `timed`."""
     head = head_of(state, now)
     accuracy = (
         f"accuracy {head.last_accuracy[1]:.1%}" if head.last_accuracy is not None else "not evaluated yet"
     )
-    reward = f"reward {head.reward:.2f}" if head.reward is not None else "no reward yet"
     peers = ", ".join(f"{here}/{known} {role}s" for role, (here, known) in head.roles.items())
-    trained = f"version {head.version}, {accuracy}, {reward}, {head.trained} groups trained"
-    return f"{trained}; {peers}" if peers else trained
+    version, reward = _version(head, state.run), _reward(head) or "no reward yet"
+    trained = f"{version}, {accuracy}, {reward}, {head.trained} groups trained"
+    ends = f"ends about {clock(head.pace.ends, now)}" if timed and head.pace and head.pace.ends else ""
+    return "; ".join(filter(None, (trained, peers, ", ".join(_work(head, now, timed)), ends)))
+
+
+def forecast(state: SwarmState, now: float) -> str:
+    """When the run ends at its pace, and what takes most of that; empty while unknown."""
+    run, found = state.run, pace(state)
+    if found is None:
+        return ""
+    if found.whole is None or found.ends is None:
+        takes = f"at this pace a version takes {duration(found.seconds)}"
+    else:
+        takes = f"at this pace {run.stop.versions} versions take {duration(found.whole)}"
+        takes += f", until about {clock(found.ends, now)}"
+        takes += f", or less where the accuracy reaches {run.stop.accuracy:.0%}" if run.stop.accuracy else ""
+    return f"{takes}; {found.note.removesuffix('.')}" if found.note else takes
 
 
 def new_problem(problems: Sequence[Problem], last: str) -> tuple[str, str]:
@@ -150,11 +168,10 @@ def sparkline(curve: Series, width: int, low: float | None = None, high: float |
 def _top(state: SwarmState, now: float) -> Text:
     head = head_of(state, now)
     age = f" ({duration(head.age)} old)" if head.age is not None else ""
-    parts = [f"version {head.version}{age}"]
+    parts = [f"{_version(head, state.run)}{age}"]
     if head.last_accuracy is not None:
         parts.append(f"accuracy {head.last_accuracy[1]:.1%}")
-    if head.reward is not None:
-        parts.append(f"reward {head.reward:.2f}")
+    parts += filter(None, (_reward(head),))
     parts.append(f"{head.groups_per_second:.1f} groups/s")
     for role, (alive, known) in head.roles.items():
         if not state.receives(Role(role)):
@@ -164,6 +181,30 @@ def _top(state: SwarmState, now: float) -> Text:
     if head.strangers:
         parts.append(some(head.strangers, "stranger"))
     return Text.assemble((clean(state.run.name), "bold"), "  ", " · ".join(parts))
+
+
+def _version(head: HeadView, run: Run) -> str:
+    return f"version {head.version}" + (f" of {run.stop.versions}" if run.stop.versions else "")
+
+
+def _reward(head: HeadView) -> str:
+    """The last version's; before the first one that of the groups that have come."""
+    if head.reward is not None:
+        return f"reward {head.reward:.2f}"
+    return f"reward {head.coming:.2f} so far" if head.coming is not None else ""
+
+
+def _work(head: HeadView, now: float, timed: bool = True) -> list[str]:
+    return [
+        how_far(one.stage, one.unit, one.done, one.total, one.ends - now if timed and one.ends else None)
+        for one in head.work
+    ]
+
+
+def _progress(state: SwarmState, now: float) -> list[RenderableType]:
+    """What takes long now, and when the run ends: a line each, where there is something to say."""
+    lines = " · ".join(_work(head_of(state, now), now)), forecast(state, now)
+    return [Text(line, style="dim") for line in lines if line]
 
 
 def _condition(state: SwarmState, now: float, quiet: float | None) -> Text:
@@ -226,6 +267,8 @@ def _cells(row: Row, now: float, wide: bool) -> list[Text]:
     word = claims.state or "here" if alive else "revoked" if row.revoked else row.status
     if alive and (fetching := claims.fetching) is not None and fetching.size:
         word += f" {fetching.held / fetching.size:.0%}"
+    elif alive and (progress := claims.progress) is not None and progress.total:
+        word += f" {progress.done}/{progress.total}"
     works = row.version is not None
     figures = [f"{row.lag}", f"{claims.done:,}"] if works else ["–"] * 2
     if wide:

@@ -22,6 +22,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Protocol
 
 from peers.intake.group_opening import Decoder, GroupOpener
@@ -29,6 +30,7 @@ from peers.intake.reward_calls import RewardCalls
 from peers.intake.tally import DROPPED, FLAT, OTHERS, Tally
 from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.host import Host
+from peers.runtime.watching.long_work import StageCounts
 from swarm import events
 from swarm.core.intake.admission import OVERFLOWED, REPEATED, Admission, Judgement, staleness
 from swarm.core.intake.batcher import NO_LIMIT, Batcher, Room, Waiting
@@ -280,6 +282,12 @@ class LearnerInbox:
     def share(self) -> int:
         """Groups of a full batch."""
         return self.batcher.share(self._learners())
+
+    def collected(self) -> StageCounts:
+        """Groups that wait, of those of a full batch, and the mean reward of all that wait."""
+        share, waiting = self.share(), self.batcher.groups()
+        rewards = [reward for group in waiting for reward in self._tasks[group.id].rewards]
+        return StageCounts(min(len(waiting), share), share, fmean(rewards) if rewards else None)
 
     def closes(self, now: float) -> float | None:
         """Seconds until a batch closes; None while no batch can close."""

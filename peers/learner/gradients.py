@@ -7,18 +7,21 @@ A batch that does not fit is dropped; another one may be smaller. Not handled he
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from peers.errors import CannotHere
 from peers.intake.inbox import LearnerInbox
 from peers.runtime.faults import FaultReports
 from peers.runtime.host import Host
+from peers.runtime.watching.long_work import StageCounts
 from swarm import events
 from swarm.core.agreement.rounds import Cause
 from swarm.core.intake.batcher import Waiting
 from swarm.learn.learners.base_learner import BaseLearner, Gradient
 from swarm.learn.learners.microbatch import OutOfMemory
-from swarm.protocol import Kind, Part
+from swarm.protocol import Kind, Part, WorkStage
 from swarm.types import BatchRewards
 
 if TYPE_CHECKING:
@@ -42,8 +45,16 @@ class Gradients:
         scored = [self._inbox.task_and_rewards(group) for group in groups]
         prompts, rewards = [one.task.prompt for one in scored], [one.rewards for one in scored]
         before, start = self._memory_use(), host.now()
+        reward = fmean(chain.from_iterable(rewards))
         try:
-            with host.status.computing(host.now):
+            with (
+                host.status.computing(host.now),
+                host.status.work.within(
+                    WorkStage.GRADIENT,
+                    host.now,
+                    lambda: StageCounts(self._learner.passed, len(groups), reward),
+                ),
+            ):
                 gradient = await host.ports.work.run(
                     Kind.LEARN, self._learner.gradient, groups, prompts, rewards, host.now(), tuple(others)
                 )

@@ -50,7 +50,7 @@ from swarm.core.intake.batcher import Waiting
 from swarm.core.intake.claimed_logprobs import ClaimCheck
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.learners.base_learner import BaseLearner, Gradient
-from swarm.protocol import Kind
+from swarm.protocol import Kind, WorkStage
 from swarm.tasks.base import TaskSource
 from swarm.types import Digest
 
@@ -201,6 +201,10 @@ class LearnerPeer:
 
     async def gather(self) -> Cause:
         """Wait for a batch, a release that is ahead or different, or the end."""
+        with self.host.status.work.within(WorkStage.BATCH, self.host.now, self.inbox.collected):
+            return await self._gathered()
+
+    async def _gathered(self) -> Cause:
         start = self.host.now()
         while True:
             now, settled = self.host.now(), self.own_release.is_settled()

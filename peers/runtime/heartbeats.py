@@ -108,6 +108,7 @@ class Heartbeats:
             slower=self.slower,
             wasted=dict(status.wasted),
             denied=self._releases.doubts.votes.denied(),
+            progress=status.work.progress(now),
         )
 
     def _seal(self, beat: Beat, limit: Limit) -> bytes:
@@ -115,7 +116,7 @@ class Heartbeats:
         addresses, then learners' fields about a round, and derived fields."""
         less: tuple[dict[str, object], ...] = (
             {"hardware": ""},
-            {"fetching": None, "wasted": {}},
+            {"fetching": None, "wasted": {}, "progress": None},
             {"lag": Lag()},
             {"addresses": beat.addresses[:1]},
             {"addresses": ()},

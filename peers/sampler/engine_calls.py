@@ -15,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
+from peers.runtime.watching.long_work import StageCounts
 from swarm import events
-from swarm.protocol import Kind, Part, Phase
+from swarm.protocol import Kind, Part, Phase, WorkStage
 from swarm.sample.base import Completions, Engine, EngineError, NoRoom
 from swarm.storage.blocks import Damaged
 from swarm.storage.weights import Weights
@@ -143,6 +145,15 @@ class EngineCalls:
         call = self.run(Kind.SAMPLE, engine.sample, prompts, sampling.group_size, seeds)
         self._call, self._began = asyncio.ensure_future(call), self.host.now()
         return self._sampled(engine, self._call)
+
+    def within(self, stage: WorkStage, engine: Engine, completions: int) -> AbstractContextManager[None]:
+        """The body is a call of so many completions, whose progress is reported."""
+        status = self.host.status
+
+        def counted() -> StageCounts:
+            return StageCounts(int(engine.statistics().get("ended", 0)), completions)
+
+        return status.work.within(stage, self.host.now, counted)
 
     async def _sampled(
         self, engine: Engine, call: asyncio.Task[list[Completions]]

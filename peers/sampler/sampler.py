@@ -44,7 +44,7 @@ from swarm.core.suspensions import reason_of
 from swarm.frames import wire
 from swarm.limits import remember
 from swarm.net.ports import Busy, NetError, Refused, Silent
-from swarm.protocol import Phase, Service
+from swarm.protocol import Phase, Service, WorkStage
 from swarm.sample.base import Engine, EngineError, NoRoom
 from swarm.storage.blocks import Damaged
 from swarm.storage.weights import Weights
@@ -272,7 +272,11 @@ class Sampler:
                 tasks = await self._warm(self._cooldown, draws, tasks)
             used, prompts = host.now(), [task.prompt for task in tasks]
             call = self.engine_calls.sample(self.engine, prompts, [draw.seed for draw in draws])
-        with host.status.computing(host.now):
+        completions = len(tasks) * host.config.run.sampling.group_size
+        with (
+            host.status.computing(host.now),
+            self.engine_calls.within(WorkStage.SAMPLING, self.engine, completions),
+        ):
             sampled = await call
         finished = host.now()
         if sampled is None:

@@ -58,7 +58,7 @@ STRETCHED = ("linear", "dynamic", "yarn")
 class HfEngine:
     """`load_weights` loads a release into the model: all weights, an adapter, or weights to quantize; of
     these, what changed since its last call. It raises ValueError, with nothing changed, when they do not fit.
-    `alive` is called before every step of a call that samples.
+    `alive` is called before every step of a call that samples, with the call's completions that have ended.
     """
 
     name = "hf"
@@ -71,7 +71,7 @@ class HfEngine:
         max_tokens: int,
         temperature: float = 1.0,
         heads: int = 0,
-        alive: Callable[[], None] = lambda: None,
+        alive: Callable[[int], None] = lambda ended: None,
         tasks: int | None = None,
     ) -> None:
         """`tasks`: most prompts that `greedy` answers at a time; None: all. Raises ValueError for a model
@@ -99,6 +99,8 @@ class HfEngine:
         """Most completions in one call; set when memory has run out."""
         self._stopped = False
         """The call that samples now is to end."""
+        self._ended = 0
+        """Completions of the parts of the current call that are done."""
         self._half_loaded = False
         """A load failed half way: the weights belong to no version."""
         self.version = -1
@@ -167,7 +169,7 @@ class HfEngine:
             except ValueError as error:
                 raise EngineError(str(error)) from error
         out: list[T] = []
-        self._stopped = False
+        self._stopped, self._ended = False, 0
         while len(out) < count:
             size = (most or count) if self._padding else 1
             if self._largest_call is not None:
@@ -176,6 +178,7 @@ class HfEngine:
             failed = None
             try:
                 out += part(len(out), stop)
+                self._ended = len(out) * copies
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error):
                     raise
@@ -237,7 +240,7 @@ class HfEngine:
             None if seeds is None else GroupNoise(seeds, copies, self._max_tokens, logits.shape[-1], device)
         )
         for t in range(self._max_tokens):
-            self._alive()
+            self._alive(self._ended + len(lengths) - len(rows))
             if self._stopped:
                 raise Stopped
             logp = torch.log_softmax(logits.float() / self._temperature, -1)

@@ -124,11 +124,13 @@ class LoadedRelease:
 
 class VllmEngine:
     """vLLM's LLM with one policy. After EngineBroken, and after a first load that failed, its process is to
-    be ended. `alive` is called before every step."""
+    be ended. `alive` is called before every step, with the call's completions that have ended."""
 
     name = "vllm"
 
-    def __init__(self, recipe: Recipe, folder: Path, alive: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, recipe: Recipe, folder: Path, alive: Callable[[int], None] = lambda ended: None
+    ) -> None:
         """`folder`: where releases are written for vLLM."""
         self._recipe, self._folder, self._alive = recipe, folder, alive
         self._llm: Any = None
@@ -389,7 +391,7 @@ class VllmEngine:
         ids = self._llm.enqueue(asked, list(parameters), use_tqdm=False, lora_request=self._adapter)
         # `LLM.generate` is this loop, but for the signs of life and the end that is asked for.
         while engine.has_unfinished_requests():
-            self._alive()
+            self._alive(len(ended))
             if self._stopped:
                 engine.abort_request(ids, internal=True)
                 raise Stopped

@@ -141,7 +141,8 @@ class RenderAnswer(EngineMessage, frozen=True):
 
 
 class Alive(EngineMessage, frozen=True):
-    pass
+    ended: int = 0
+    """Completions of the current call that have ended."""
 
 
 KINDS: dict[str, type[Exception]] = {
@@ -168,9 +169,10 @@ decode_answer = msgspec.msgpack.Decoder(Answer, dec_hook=_array).decode
 
 
 class EngineWorker:
-    """Answers calls. `alive` is called before every step that samples."""
+    """Answers calls. `alive` is called before every step that samples, with the call's completions that have
+    ended."""
 
-    def __init__(self, folder: Path, alive: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, alive: Callable[[int], None]) -> None:
         self._folder, self._alive = folder, alive
         self._engine: Engine | None = None
         self._tokens: Tokenization | None = None
@@ -243,12 +245,11 @@ class SignsOfLife:
     """Sends Alive, at most every ALIVE seconds."""
 
     def __init__(self, pipe: Pipe) -> None:
-        self._pipe, self._frame = pipe, encode(Alive())
-        self._last = time.monotonic()
+        self._pipe, self._last = pipe, time.monotonic()
 
-    def __call__(self) -> None:
+    def __call__(self, ended: int) -> None:
         if time.monotonic() - self._last > ALIVE:
-            self._pipe.send(self._frame)
+            self._pipe.send(encode(Alive(ended)))
             self._last = time.monotonic()
 
 

@@ -122,9 +122,10 @@ def learner_gpus(model: Path, config: Config) -> int:
     return min(there, max(1, wanted))
 
 
-def hosted(name: str, model: Path, config: Config, folder: Path, alive: Callable[[], None]) -> Engine:
+def hosted(name: str, model: Path, config: Config, folder: Path, alive: Callable[[int], None]) -> Engine:
     """The engine `hf` or `vllm` for a process of its own (engine_worker.py). It calls `alive` at every step,
-    has `folder` for its files, and no policy until it loads a release.
+    with the call's completions that have ended, has `folder` for its files, and no policy until it loads a
+    release.
 
     Raises UserError and ModelError when this machine, or this run, cannot use it.
     """
@@ -167,9 +168,9 @@ def _recipe(model: Path, config: Config) -> Recipe:
     )
 
 
-def hf(model: Path, config: Config, alive: Callable[[], None] = lambda: None) -> HfEngine:
-    """An engine over transformers, which calls `alive` at every step. It has no policy until it loads a
-    release.
+def hf(model: Path, config: Config, alive: Callable[[int], None] = lambda ended: None) -> HfEngine:
+    """An engine over transformers, which calls `alive` at every step, as `hosted` says. It has no policy
+    until it loads a release.
 
     Raises UserError and ModelError when this machine, or this run, cannot use it.
     """

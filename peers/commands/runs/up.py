@@ -32,7 +32,7 @@ from rich.live import Live
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.presence import returning
 from dashboard.fold.state import SwarmState, starts
-from dashboard.serve.terminal import headline, new_problem, render, summary
+from dashboard.serve.terminal import forecast, headline, new_problem, render, summary
 from dashboard.views import Problem
 from peers.build.model import smollm2
 from peers.build.run_folder import SPEC, close, make_folder, read
@@ -56,7 +56,10 @@ LOOK = 0.25
 """Seconds between two checks of the children and the journal."""
 
 LINE_EVERY = 5.0
-"""Seconds between two lines of output without a terminal."""
+"""Seconds between two lines of output without a terminal, at least: there is one where something changed."""
+
+FORECAST_EVERY = 600.0
+"""Seconds between two lines that say when the run ends and which settings change that, at least."""
 
 SEED_PATIENCE = 300.0
 """Seconds for the seed to make the model and print its invites; a large model is copied by then."""
@@ -240,7 +243,9 @@ class Children:
         (self.folder / "logs").mkdir(exist_ok=True)
         self._place = Place(self.folder)
         self.console = optional_console("stderr")
-        self._line_due = 0.0
+        self._line_due, self._forecast_due = 0.0, 0.0
+        self._printed = ""
+        """What the last line said, without times."""
         self._problem = ""
         """Key of the problem that the last line found."""
         self._unreadable = False
@@ -432,13 +437,17 @@ class Children:
         return self._drawn() if drawable(self.console) else nullcontext(self._print_line)
 
     def _print_line(self) -> None:
-        """One line every LINE_EVERY seconds, for logs."""
-        if time.monotonic() < self._line_due:
+        """For logs: a line where something changed, and a forecast now and then."""
+        if (clock := time.monotonic()) < self._line_due:
             return
-        self._line_due = time.monotonic() + LINE_EVERY
-        now = self.now()
+        self._line_due, now = clock + LINE_EVERY, self.now()
         problem, self._problem = new_problem(self._problems(now), self._problem)
-        self._print("; ".join(filter(None, (headline(self.state, now), problem))), style="")
+        before, self._printed = self._printed, headline(self.state, now, timed=False)
+        if problem or self._printed != before:
+            self._print("; ".join(filter(None, (headline(self.state, now), problem))), style="")
+        if clock >= self._forecast_due and (ends := forecast(self.state, now)):
+            self._forecast_due = clock + FORECAST_EVERY
+            self._print(ends, style="dim")
 
     @contextmanager
     def _drawn(self) -> Iterator[Callable[[], None]]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dashboard.text import volume
+from dashboard.text import duration, volume
 from peers.errors import CANNOT, DONE, UNREACHED
 from peers.runtime.host import Host
 from swarm.protocol import RESTING, Phase, Role
@@ -132,6 +132,6 @@ def of(host: Host, rate: float = 0.0) -> IdleCause | None:
 
 
 def fetching(version: int, held: int, size: int, rate: float = 0.0) -> str:
-    """`fetching version 41, 12 MB of 140 MB, 3.1 MB/s`."""
-    speed = f", {volume(rate)}/s" if rate else ""
+    """`fetching version 41, 12 MB of 140 MB, 3.1 MB/s, about 41 s left`."""
+    speed = f", {volume(rate)}/s, about {duration((size - held) / rate)} left" if rate else ""
     return f"fetching version {version}, {volume(held)} of {volume(size)}{speed}"

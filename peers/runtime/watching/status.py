@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from peers.runtime.watching.long_work import LongWork
 from swarm.protocol import Phase
 from swarm.types import BatchRewards, Fetching, Lag
 
@@ -77,6 +78,7 @@ class PeerStatus:
     closed: BatchRewards | None = None
     taking: Callable[[], Fetching | None] = lambda: None
     """The current download other than releases."""
+    work: LongWork = field(default_factory=LongWork)
     groups: Meter = field(default_factory=Meter)
     tokens: Meter = field(default_factory=Meter)
     busy: Meter = field(default_factory=Meter)

@@ -4,8 +4,9 @@
                               mostly generation (1.5 s), credit 24; sampling"
 
 On a terminal the line changes in place, once a second, below all other output; in a log or a pipe there is
-one at the start, one with the first policy and one every half minute. At the end there is a sum of groups,
-tokens, hours, share and accuracy. The dashboard, `swarm status` and `swarm why` say more.
+one at the start, one with the first policy and one every half minute where anything changed. At the end
+there is a sum of groups, tokens, hours, share and accuracy. The dashboard, `swarm status` and `swarm why` say
+more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import asynccontextmanager
 from rich.live import Live
 from rich.text import Text
 
+from dashboard.text import how_far
 from peers.console import drawable, optional_console
 from peers.errors import notify, say
 from peers.runtime.host import Host
@@ -24,14 +26,14 @@ from peers.runtime.limits import idle
 from peers.runtime.membership.renewal import ending
 from peers.runtime.watching.clock_check import wrong_clock
 from peers.runtime.watching.status import Meter, PeerStatus
-from swarm.protocol import PHASES, Role
+from swarm.protocol import PHASES, STAGES, Role
 from swarm.types import Fetching, Lag
 
 EVERY = 1.0
 """Seconds between two updates of the line on a terminal."""
 
 REPEATED = 30.0
-"""Seconds between two lines in a log."""
+"""Seconds between two lines in a log, at least."""
 
 CAUSES = {
     "download": "fetching policies",
@@ -44,8 +46,8 @@ CAUSES = {
 
 
 def sentence(status: PeerStatus, role: Role, now: float, credit: int = 0, why: str = "") -> str:
-    """One sentence: version, work done, tokens a second, lag and its main cause, credit; then the phase and
-    `why` it is idle."""
+    """One sentence: version, work done, tokens a second, lag and its main cause, credit; then the phase, and
+    how far it is in a long stage of work or `why` it is idle."""
     done = {
         Role.SAMPLER: (
             f"{status.admitted + status.refused + status.inbox:,} groups sent, {status.admitted:,} admitted"
@@ -62,6 +64,9 @@ def sentence(status: PeerStatus, role: Role, now: float, credit: int = 0, why: s
     parts += _behind(status.lag, role)
     if credit:
         parts.append(f"credit {credit}")
+    if (work := status.work.progress(now)) is not None:
+        left = work.left if work.left >= 0 else None
+        why = how_far(work.stage, STAGES[work.stage], work.done, work.total, left)
     return f"{', '.join(parts)}; {PHASES[status.phase]}" + (f": {why}" if why else "")
 
 
@@ -114,13 +119,13 @@ class StatusLine:
         return self._contribution.sentence()
 
     async def _print(self, take: Callable[[str], None]) -> None:
-        had, at = None, 0.0
+        had, at, before = None, 0.0, ""
         while True:
             self._look()
             # A line at every change of phase would be many a minute.
             has, now = self._host.status.version >= 0, self._host.now()
-            if has is not had or now - at >= REPEATED:
-                take(self._line())
+            if has is not had or (now - at >= REPEATED and self._line() != before):
+                take(before := self._line())
                 had, at = has, now
             await self._host.ports.clock.sleep(EVERY)
 

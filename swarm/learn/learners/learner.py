@@ -179,7 +179,7 @@ class Learner(BaseLearner):
             parts.append(passed[0])
             checks += passed[1]
             sizes.append(count)
-            done += count
+            self.passed = done = done + count
         self._microbatch.succeeded()
         return parts, checks, half, sizes
 

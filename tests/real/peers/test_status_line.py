@@ -16,10 +16,11 @@ from still_host import still_host
 from peers.runtime.host import Host
 from peers.runtime.limits import idle
 from peers.runtime.limits.idle import IdleSigns
+from peers.runtime.watching.long_work import StageCounts
 from peers.runtime.watching.status import Meter, PeerStatus
 from peers.runtime.watching.status_line import REPEATED, live_line, sentence
 from swarm.net.memory.network import EPOCH, MemoryNetwork
-from swarm.protocol import Phase, Role
+from swarm.protocol import Phase, Role, WorkStage
 from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
@@ -237,8 +238,8 @@ def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(
             mine.status.phase = Phase.NO_POLICY
             await mine.ports.clock.sleep(30.0)
             mine.status.version = 4
-            for phase in [Phase.SAMPLING, Phase.NO_CREDIT] * 150:
-                mine.status.phase = phase
+            for admitted in range(300):
+                mine.status.admitted = admitted
                 await mine.ports.clock.sleep(0.5)
             assert mine.now() == EPOCH + 180.0
 
@@ -246,6 +247,30 @@ def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("no policy yet") and lines[1].startswith("version 4")
     assert len(lines) == 2 + 150 // REPEATED + 1, "and the sum"
+
+
+def test_a_log_never_gets_the_same_line_twice_in_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        mine = host()
+        async with live_line(mine):
+            mine.status.version, mine.status.phase = 4, Phase.SAMPLING
+            await mine.ports.clock.sleep(600.0)
+            mine.status.admitted = 1
+            await mine.ports.clock.sleep(600.0)
+
+    run(scene())
+    *lines, _ = capsys.readouterr().err.splitlines()
+    assert [", 1 admitted" in line for line in lines] == [False, True]
+
+
+def test_the_line_says_how_far_a_peer_is_in_a_long_stage_of_work() -> None:
+    told, now = status(Phase.LEARNING, version=7), [0.0]
+    done = [0]
+    with told.work.within(WorkStage.GRADIENT, lambda: now[0], lambda: StageCounts(done[0], 8)):
+        assert sentence(told, Role.LEARNER, 0.0).endswith("; learning")
+        now[0], done[0] = 20.0, 2
+        said = sentence(told, Role.LEARNER, 20.0)
+    assert said.endswith("; learning: gradient 2 of 8 groups (6/min, about 60 s left)")
 
 
 def test_a_log_gets_a_line_as_soon_as_the_first_policy_is_there(
@@ -300,7 +325,7 @@ def test_a_log_says_how_much_of_a_release_has_come_and_how_fast(
     run(scene())
     first, later, after, _ = capsys.readouterr().err.splitlines()
     assert first.endswith("fetching version 4, 0 B of 140 MB")
-    assert later.endswith("fetching version 4, 1 MB of 140 MB, 2 MB/s")
+    assert later.endswith("fetching version 4, 1 MB of 140 MB, 2 MB/s, about 70 s left")
     assert after.endswith("no learner or seed answers")
 
 

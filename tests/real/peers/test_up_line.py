@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from contextlib import nullcontext
@@ -21,9 +22,9 @@ from peers.errors import CannotHere, guarded
 from swarm import events
 from swarm.journal import to_line
 from swarm.membership.identity import Keyring, open_key
-from swarm.protocol import Role
+from swarm.protocol import Role, WorkStage
 from swarm.settings.config import Config, Swarm
-from swarm.types import PeerId
+from swarm.types import PeerId, StageProgress
 
 
 def test_it_says_which_peers_are_loading_and_misses_and_invites_none_meanwhile() -> None:
@@ -79,6 +80,36 @@ def test_it_says_the_worst_problem_once_until_it_is_another_one() -> None:
     rewards, credit = told
     assert "mine.py:f raised KeyError: Try it with `swarm task try`" in rewards
     assert "samplers can dial its address" in credit
+
+
+def test_a_log_has_a_line_where_something_changed_and_a_forecast_with_the_second_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, seed, learner = up.Children(tmp_path, Config()), Keyring.new().me, Keyring.new().me
+    clock = [0.0]
+    monkeypatch.setattr(up.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(house, "now", lambda: NOW + clock[0])
+    house.state.starts, lines = {}, list[str]()
+    for second in range(150):
+        clock[0] = float(second)
+        far = StageProgress(
+            stage=WorkStage.BATCH, done=second // 40, total=8, left=200.0 - second, reward=0.25
+        )
+        for who, role, progress in ((seed, Role.SEED, None), (learner, Role.LEARNER, far)):
+            said = beat(role=role, seq=second + 1, at=NOW + second, progress=progress)
+            fold(house.state, events.Heard(at=NOW + second, peer=seed, subject=who, beat=said))
+        if second in (100, 130):
+            new = release(version=(second - 70) // 30, released=NOW + second)
+            fold(house.state, events.Released(at=NOW + second, peer=learner, release=new))
+        house._print_line()
+        lines += capsys.readouterr().err.splitlines()
+    told = [line for line in lines if line.startswith("version")]
+    assert [re.findall(r"version (\d+).*batch (\d) of 8 groups \(", line) for line in told] == [
+        [(version, done)]
+        for version, done in (("0", "0"), ("0", "1"), ("0", "2"), ("1", "2"), ("1", "3"), ("2", "3"))
+    ]
+    assert all("reward 0.25 so far" in line for line in told)
+    assert [line for line in lines if line not in told] == ["at this pace a version takes 30 s"]
 
 
 def words(folder: Path, age: float) -> None:

@@ -18,7 +18,7 @@ from swarm.limits import BEAT_LIMIT, RECORD_LIMIT
 from swarm.membership import invite
 from swarm.membership.identity import Keyring, human_name
 from swarm.protocol import PHASES, Phase, Role
-from swarm.types import BatchRewards, Beat, Digest, Fetching, Lag, Moments
+from swarm.types import BatchRewards, Beat, Digest, Fetching, Lag, Moments, StageProgress
 
 OWNER, ME = Keyring.new(), Keyring.new()
 RUN = Digest(os.urandom(32).hex())
@@ -66,6 +66,7 @@ def fullest(role: Role) -> Beat:
         "fetching": Fetching(version=123_456, held=123_456_789, size=1_234_567_890),
         "revoked": 12,
         "slower": of(),
+        "progress": StageProgress(stage="evaluation", done=123_456, total=1_234_567, left=of(), reward=of()),
     }
     match role:
         case Role.LEARNER:
