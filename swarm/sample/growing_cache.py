@@ -68,6 +68,12 @@ def bears_padding(cache: DynamicCache) -> bool:
     return all(type(layer).__module__ in known for layer in cache.layers)
 
 
+def sees_all(cache: DynamicCache) -> bool:
+    """Whether each layer's tokens see all tokens before them that the mask allows, wherever padding stands: a
+    window counts padding, too."""
+    return all(isinstance(layer, GrowingLayer) for layer in cache.layers)
+
+
 class Moves:
     """Which rows others take the places of, once for all layers: a GPU is waited for."""
 

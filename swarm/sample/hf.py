@@ -1,8 +1,8 @@
 """Samples with transformers, on a CPU or a GPU: any causal model that keeps its past in a cache of
 transformers'.
 
-    prompts -> left padding -> one prefill -> cache repeated G times
-            -> one token a step until every row has ended
+    prompts -> the tokens that all begin with, once -> the rest, padded on the left, in one prefill
+            -> cache repeated G times -> one token a step until every row has ended
 
 The loop over the model's forward and KV cache is our own: `generate` spends more time outside of a small
 model than in it. The distribution sampled is softmax(logits / temperature) over all rows of the head, in
@@ -23,6 +23,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -33,7 +34,7 @@ from swarm import extras
 from swarm.draws.heads import Head, pack
 from swarm.draws.noise import GroupNoise
 from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Stopped, Tokenizer
-from swarm.sample.growing_cache import bears_padding, growing_cache, holds, keep_rows, keeps_states
+from swarm.sample.growing_cache import bears_padding, growing_cache, holds, keep_rows, keeps_states, sees_all
 from swarm.storage.blocks import Blocks
 from swarm.storage.weights import Weights
 from swarm.types import Noise
@@ -50,6 +51,10 @@ CACHE_NAMES = ("cache", "past_key_values")
 APART = 0.25
 """Mean difference of logits with and without a cache, in their standard deviations, that no rounding makes:
 8 bits make a tenth of it, states of other tokens a whole one."""
+
+SHARED = 64
+"""Tokens that a common beginning has to save, to be read in a pass of its own: on a CPU a pass costs as much
+as some ten tokens, on a GPU most rows of a prefill cost nothing."""
 
 STRETCHED = ("linear", "dynamic", "yarn")
 """Kinds of rotary positions whose config may give their number before they are stretched."""
@@ -85,6 +90,8 @@ class HfEngine:
         """Empty until the first call that samples from a model that awaits its weights."""
         empty = growing_cache(self._model.config, max_tokens)
         self._masked, self._padding = keeps_states(empty), bears_padding(empty)
+        self._shares = sees_all(empty)
+        """Prompts that begin alike may be read from there on: padding may stand behind what they share."""
         self._tokenizer = tokenizer
         self._load_weights = load_weights
         self._max_tokens = max_tokens
@@ -221,8 +228,12 @@ class HfEngine:
         """Tokens (N, T), log-probabilities (N, T), heads (N, T, k) and lengths (N,), N = prompts x copies;
         greedy without seeds, one for each prompt."""
         device = self._model.device
-        ids, attend = self._padded(prompts)
-        cache = growing_cache(self._model.config, ids.shape[1] + self._max_tokens)
+        shared = self._shared(prompts)
+        cache = growing_cache(self._model.config, max(map(len, prompts)) + self._max_tokens)
+        if shared:
+            self._forward(torch.tensor([prompts[0][:shared]], device=device), None, cache)
+            cache.reorder_cache(torch.zeros(len(prompts), dtype=torch.long, device=device))
+        ids, attend = self._padded(prompts, shared)
         logits = self._forward(ids, attend, cache)
         if copies > 1:
             cache.reorder_cache(torch.arange(len(logits), device=device).repeat_interleave(copies))
@@ -272,17 +283,28 @@ class HfEngine:
         """Logits after the last token (N, V); the cache grows by `ids` (N, new)."""
         return _read(self._model, self._cache_name, ids, attend, cache)[:, -1]
 
-    def _padded(self, rows: Sequence[list[int]]) -> tuple[Tensor, Tensor | None]:
-        """Ids (B, L) padded on the left, and the attention mask, None when nothing is padded.
+    def _shared(self, rows: Sequence[list[int]]) -> int:
+        """Tokens that all rows begin with, of which each has one more; 0 where reading them once saves too
+        little."""
+        if not self._shares:
+            return 0
+        places = zip(*(row[:-1] for row in rows), strict=False)
+        shared = sum(1 for _ in takewhile(lambda tokens: len({*tokens}) == 1, places))
+        return shared if shared * (len(rows) - 1) >= SHARED else 0
+
+    def _padded(self, rows: Sequence[list[int]], shared: int) -> tuple[Tensor, Tensor | None]:
+        """Ids (B, L) from token `shared` on, padded on the left, and the attention mask (B, shared + L), None
+        when nothing is padded.
 
         Models that keep states get a mask all the same, and with it the places of their tokens: left to
         itself, Bamba counts each new token as the first one.
         """
+        rows = [row[shared:] for row in rows]
         width = max(map(len, rows))
         ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=self._model.device)
         if not self._masked and all(len(row) == width for row in rows):
             return ids, None
-        mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+        mask = [[1] * shared + [0] * (width - len(row)) + [1] * len(row) for row in rows]
         return ids, torch.tensor(mask, device=self._model.device)
 
     def _texts(self, tokens: np.ndarray, lengths: np.ndarray) -> list[str]:

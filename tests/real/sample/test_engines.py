@@ -33,7 +33,7 @@ from swarm.learn.models.policy import LanguageModel
 from swarm.learn.models.pretrained import load_tokenizer
 from swarm.learn.models.tabular import Tabular
 from swarm.sample.base import Completions, Engine, EngineError, NoRoom
-from swarm.sample.hf import HfEngine, positions
+from swarm.sample.hf import SHARED, HfEngine, positions
 from swarm.sample.server import ServerEngine
 from swarm.sample.toy import ToyEngine
 from swarm.sample.vllm import LoadedRelease, Recipe, VllmEngine
@@ -118,6 +118,39 @@ def test_a_group_can_be_replayed_alone_from_its_seed(folder: Path, make: str) ->
         assert same(engine.sample([prompt], 8, [100 + i])[0], together[i])
         assert len({tuple(row) for row in rows(together[i])}) > 4, "each completion has noise of its own"
     assert not same(engine.sample(prompts[:1], 8, seeds(101, prompts[:1]))[0], together[0])
+
+
+@pytest.mark.parametrize("family", [*tiny.FAMILIES])
+@pytest.mark.parametrize("ends", [["4", "5", "12 + 30", "7"], ["4", "5", "", "7"], ["4", "4", "4", "4"]])
+def test_what_prompts_begin_with_is_read_once_and_groups_are_those_of_each_alone(
+    families: dict[str, Path], family: str, ends: list[str]
+) -> None:
+    """But with windows, which padding in the middle of a row would move."""
+    engine = hf(families[family])
+    prompts = ["What is the sum of these numbers, and which one is the largest? " + end for end in ends]
+    alone = [engine.sample([prompt], 4, [9 + i])[0] for i, prompt in enumerate(prompts)]
+    answers = [engine.greedy([prompt])[0] for prompt in prompts]
+    read = tokens_read(engine)
+    assert all(map(same, engine.sample(prompts, 4, seeds(9, prompts)), alone))
+    assert engine.greedy(prompts) == answers
+    rows = engine._tokenizer.encode(prompts)
+    shared = next(
+        i for i in range(1, 99) if i == min(map(len, rows)) - 1 or len({row[i] for row in rows}) > 1
+    )
+    assert shared * 3 > SHARED
+    if family == "gemma3":
+        assert read[0] == max(map(len, rows)) * 4
+    else:
+        assert read[:2] == [shared, (max(map(len, rows)) - shared) * 4]
+
+
+def tokens_read(engine: HfEngine) -> list[int]:
+    """Tokens and padding of each pass of the model from now on."""
+    read: list[int] = []
+    engine._model.register_forward_pre_hook(
+        lambda _, args, inputs: read.append(inputs["input_ids"].numel()), with_kwargs=True
+    )
+    return read
 
 
 def test_tokens_come_as_often_as_their_probability_says(folder: Path) -> None:
