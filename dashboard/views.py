@@ -70,6 +70,14 @@ class PaceView(View):
     """What takes most of that time, and which settings change it most, in a sentence; empty while unknown."""
 
 
+class EstimateView(View):
+    """A measured value, and the ends of its interval of 95 %."""
+
+    value: float
+    low: float
+    high: float
+
+
 class EvaluationView(View):
     """An evaluation, of the version that was judged last."""
 
@@ -80,6 +88,8 @@ class EvaluationView(View):
     high: float
     """The ends of its interval of 95 %: over tasks that might have been drawn instead."""
     tasks: int
+    sampled: dict[str, EstimateView] = {}
+    """`mean@8`, `pass@8` ... of sampled completions."""
 
 
 class HeadView(View):

@@ -1,4 +1,6 @@
-"""The evaluator: greedy accuracy on held-out tasks, for version 0 and then every `evaluation.every` versions.
+"""The evaluator: greedy accuracy on held-out tasks, for version 0 and then every `evaluation.every` versions;
+with `evaluation.samples` also that of completions sampled as the run samples, by seeds that follow from the
+version and the task.
 
 It always takes the newest release that it can fetch, so a slow evaluator skips versions instead of falling
 behind. The tasks are the same each time, and no two of them have one prompt: where the source has fewer than
@@ -9,14 +11,18 @@ left out of the accuracy, with an event; a version without any reward has no acc
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Sequence
 
 from peers.intake.reward_calls import RewardCalls
 from peers.runtime.host import Host
+from peers.runtime.watching.long_work import StageCounts
 from peers.sampler.engine_calls import EngineCalls
 from swarm import events
+from swarm.core import intervals
+from swarm.core.intake.curriculum import INDEX_BITS
 from swarm.protocol import Kind, Phase, WorkStage
-from swarm.sample.base import Engine, EngineError
+from swarm.sample.base import Engine, EngineError, NoRoom
 from swarm.storage.blocks import Damaged
 from swarm.tasks.base import RewardError, TaskSource, too_few
 from swarm.types import Task
@@ -76,23 +82,25 @@ class Evaluator:
                 self._note("warning", f"version {newest.version} has no accuracy: {error}")
                 self._last = newest.version
                 return True
-            prompts = [task.prompt for task in tasks]
-            with (
-                self.engine_calls.silence.watched(self.engine),
-                self.engine_calls.within(WorkStage.EVALUATION, self.engine, len(prompts)),
-            ):
-                answers = (
-                    await self.engine_calls.run(Kind.EVALUATE, self.engine.greedy, prompts) if prompts else []
-                )
+            with self.engine_calls.silence.watched(self.engine):
+                answers = await self._greedy(tasks)
+                samples = await self._sampled(tasks, newest.version)
         self._last = newest.version
-        rewards = await self._score(tasks, answers, newest.version)
+        right = [found[0] for found in await self._right(tasks, answers, newest.version)]
+        sampled = [sum(found) for found in await self._right(tasks, samples, newest.version)]
         host.status.version, host.status.weights = newest.version, newest.weights
         host.status.finished(1, 0, host.now())
-        if rewards:
-            accuracy = sum(reward >= host.config.run.evaluation.right for reward in rewards) / len(rewards)
+        if right:
+            accuracy = sum(right) / len(right)
             host.status.accuracy_before, host.status.accuracy = host.status.accuracy, accuracy
-            host.status.judged = len(rewards)
-            host.emit(events.Evaluated, version=newest.version, accuracy=accuracy, tasks=len(rewards))
+            host.status.judged = len(right)
+            host.emit(
+                events.Evaluated,
+                version=newest.version,
+                accuracy=accuracy,
+                tasks=len(right),
+                sampled=intervals.sampled(sampled, host.config.run.evaluation.samples),
+            )
         return True
 
     async def _held_out(self) -> list[Task]:
@@ -102,28 +110,76 @@ class Evaluator:
             self._tasks = await self.reward_calls.held_out(n)
             if few := too_few(len(self._tasks), n):
                 self._note("warning", few)
+            elif not self._tasks:
+                why = "the task has no held-out exercises (run.task.options.held_out)"
+                self._note("info", f"there is no accuracy: {why}")
         return self._tasks
 
-    async def _score(self, tasks: Sequence[Task], answers: Sequence[str], version: int) -> list[float]:
-        """Rewards of the answers that can be scored; a note gives the number of the others."""
-        rewards: list[float] = []
-        why, in_a_row = "", 0
-        for task, text in zip(tasks, answers, strict=True):
+    async def _greedy(self, tasks: Sequence[Task]) -> list[Sequence[str]]:
+        """One answer of each task. Raises EngineError."""
+        if not tasks:
+            return []
+        prompts = [task.prompt for task in tasks]
+        with self.engine_calls.within(WorkStage.EVALUATION, self.engine, len(prompts)):
+            answers = await self.engine_calls.run(Kind.EVALUATE, self.engine.greedy, prompts)
+        return [(text,) for text in answers]
+
+    async def _sampled(self, tasks: Sequence[Task], version: int) -> list[Sequence[str]]:
+        """The sampled completions of each task, nothing where none are asked for; empty ones of a prompt that
+        the model has no room for with them. Raises EngineError."""
+        found: list[Sequence[str]] = []
+        if not self.host.config.run.evaluation.samples:
+            return found
+        counted = lambda: StageCounts(len(found), len(tasks))  # noqa: E731 (a value, not a name)
+        with self.host.status.work.within(WorkStage.EVALUATION, self.host.now, counted):
+            await self._sample(tasks, version, found)
+        return found
+
+    async def _sample(self, tasks: Sequence[Task], version: int, found: list[Sequence[str]]) -> None:
+        """Add them to `found`, some tasks at a time."""
+        run, most = self.host.config.run, self.host.config.peer.engine.tasks
+        at_once = most
+        while len(found) < len(tasks):
+            some = tasks[len(found) : len(found) + at_once]
+            seeds = [_seed(run.seed, version, task.index) for task in some]
+            prompts = [task.prompt for task in some]
             try:
-                rewards += await self.reward_calls.rewards(task, [text])
+                groups = await self.engine_calls.run(
+                    Kind.EVALUATE, self.engine.sample, prompts, run.evaluation.samples, seeds
+                )
+                found += [group.texts for group in groups]
+                at_once = most
+            except NoRoom:  # for one of them: they go alone
+                if len(some) == 1:
+                    found.append(("",) * run.evaluation.samples)
+                at_once = 1
+
+    async def _right(
+        self, tasks: Sequence[Task], answers: Sequence[Sequence[str]], version: int
+    ) -> list[list[bool]]:
+        """Which answers are right, of the tasks whose answers can be scored; a note gives the number of the
+        others. `answers`: those of each task, or nothing."""
+        least, found = self.host.config.run.evaluation.right, list[list[bool]]()
+        why, in_a_row = "", 0
+        for task, texts in zip(tasks, answers, strict=bool(answers)):
+            try:
+                found.append([reward >= least for reward in await self.reward_calls.rewards(task, texts)])
                 in_a_row = 0
             except RewardError as error:
                 why, in_a_row = str(error), in_a_row + 1
                 if in_a_row == GIVE_UP:
                     break
-        if not tasks:
-            why = "the task has no held-out exercises (run.task.options.held_out)"
-            self._note("info", f"version {version} has no accuracy: {why}")
-        elif len(rewards) < len(tasks):
-            what = "has no accuracy" if not rewards else "is judged without them"
-            lost = f"{len(tasks) - len(rewards)} of {len(tasks)} held-out answers could not be scored"
+        if len(found) < len(answers):
+            what = "has no accuracy" if not found else "is judged without them"
+            lost = f"{len(tasks) - len(found)} of {len(tasks)} held-out answers could not be scored"
             self._note("warning", f"version {version} {what}: {lost}: {why}")
-        return rewards
+        return found
 
     def _note(self, level: str, text: str) -> None:
         self.host.emit(events.Noted, level=level, text=text)
+
+
+def _seed(run: int, version: int, task: int) -> int:
+    """Of a task's samples: others for each version, the same at all evaluators."""
+    named = hashlib.blake2b(f"evaluation/{run}/{version}/{task}".encode(), digest_size=INDEX_BITS // 8)
+    return int.from_bytes(named.digest(), "big")

@@ -14,7 +14,20 @@ import msgspec
 from msgspec import Meta
 
 from swarm.protocol import Role
-from swarm.types import COMPLETIONS, Beat, Digest, Finite, Link, PeerId, Release, Sums, Text, Verdict, Word
+from swarm.types import (
+    COMPLETIONS,
+    Beat,
+    Digest,
+    Estimate,
+    Finite,
+    Link,
+    PeerId,
+    Release,
+    Sums,
+    Text,
+    Verdict,
+    Word,
+)
 
 LAGS = 1024
 """Distinct lags of one count; a learner sends fewer at a time (peers.intake.inbox)."""
@@ -294,12 +307,18 @@ class Forked(Event):
     """Of its policy in `version`, which is the mean of both lines; 0: it does not count."""
 
 
-class Evaluated(Event):
+Estimates = Annotated[dict[Word, Estimate], Meta(max_length=16)]
+"""`mean@8`, `pass@2` ... -> 0 to 1."""
+
+
+class Evaluated(Event, omit_defaults=True):
     """An evaluator finished one evaluation; `accuracy` is greedy exact match on held-out tasks, 0 to 1."""
 
     version: int
     accuracy: Finite
     tasks: int
+    sampled: Estimates = {}
+    """Of completions that were sampled, where the run asks for them."""
 
 
 class Saved(Event):

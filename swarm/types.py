@@ -112,6 +112,14 @@ class Task(Struct):
     """The conversation, where there is one; `prompt` is its last turn then, or the rendered template."""
 
 
+class Estimate(Struct):
+    """A measured value, and its interval of 95 % (swarm.core.intervals)."""
+
+    value: Finite
+    low: Finite
+    high: Finite
+
+
 class Times(Struct):
     """When a group passed each step, unix seconds by the clock of the peer that did it: splits a sampler's
     lag."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dashboard.fold.parts import pulse
+from dashboard.fold.parts import evaluations, pulse
 from dashboard.fold.parts.rounds import EndedRound, members
 from dashboard.fold.peer import known_verdicts
 from dashboard.fold.sentences import News, sentence_of
@@ -188,8 +188,10 @@ def _caught_up(state: SwarmState, event: happened.CaughtUp | happened.Forked, at
 
 def _evaluated(state: SwarmState, event: happened.Evaluated, at: float) -> None:
     accuracy, version = number(event.accuracy, high=1.0), whole(event.version)
-    state.plot("accuracy", event.version, at, accuracy, weight=max(number(event.tasks), 1.0))
-    state.evaluations.take(event)
+    weight = max(number(event.tasks), 1.0)
+    state.plot("accuracy", event.version, at, accuracy, weight=weight)
+    for name, one in state.evaluations.take(event).sampled.items():
+        state.plot(evaluations.curve(name), event.version, at, one.value, weight=weight)
     first, last = state.accuracies.get("first"), state.accuracies.get("last")
     if first is None or version < first[0]:
         state.accuracies["first"] = (version, accuracy)

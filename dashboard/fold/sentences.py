@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dashboard.text import TEXT_LIMIT, clean, confidence, duration, is_full, number, whole
+from dashboard.text import TEXT_LIMIT, clean, confidence, duration, estimates, is_full, number, whole
 from dashboard.views import Level
 from swarm import events as happened
 from swarm.core import intervals
@@ -142,7 +142,8 @@ def _forked(event: happened.Forked, name: Namer) -> News:
 def _evaluated(event: happened.Evaluated, name: Namer) -> News:
     low, high = intervals.of_share(number(event.accuracy, high=1.0), whole(event.tasks))
     text = f"Version {event.version} solves {event.accuracy:.1%} of {some(event.tasks, 'held-out task')}"
-    text += f" ({confidence(low, high)})."
+    text += f" ({confidence(low, high)})"
+    text += f"; sampled: {estimates(event.sampled)}." if event.sampled else "."
     return News("evaluated", "info", text, (event.peer,))
 
 

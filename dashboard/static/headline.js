@@ -51,7 +51,8 @@ function Accuracy() {
   if (!last) return html`<${Figure} id="accuracy" label="Held-out accuracy" value="–" note="not evaluated yet" />`;
   const since = first && first[0] !== last.version ? `from ${percent(first[1])} at version ${count(first[0])}` : `at version ${count(last.version)}`;
   const note = `${percent(last.low)} to ${percent(last.high)} with 95 % confidence, ${since}`;
-  return html`<${Figure} id="accuracy" label="Held-out accuracy" value=${percent(last.accuracy)} note=${note} />`;
+  const sampled = Object.entries(last.sampled).map(([name, { value }]) => `; ${name} ${percent(value)}`).join("");
+  return html`<${Figure} id="accuracy" label="Held-out accuracy" value=${percent(last.accuracy)} note=${note + sampled} />`;
 }
 
 function Alive() {

@@ -21,6 +21,7 @@ const CURVES = [
   { name: "zero", title: "Zero-weight samples", note: "cut by trust region", write: percent },
   { name: "lag_versions", title: "Lag of the trained groups", note: "mean, in versions", write: figure },
 ];
+const SAMPLED = /^(mean|pass)_at_(\d+)$/; // curves of an evaluation with samples
 const WINDOWS = [["900", "15 min"], ["3600", "1 h"], ["21600", "6 h"], ["", "all"]];
 const AXES = [["version", "by version"], ["time", "by time"]];
 
@@ -28,18 +29,25 @@ export function Learning() {
   const [by, setBy] = useState("version");
   const [window, setWindow] = useState("");
   const plots = useRef(new Map());
+  const curves = useSelect(({ series }) => [...series.keys()].filter((name) => SAMPLED.test(name)).sort().join()).split(",").filter(Boolean);
+  const shown = CURVES.flatMap((spec) => (spec.name === "accuracy" ? [spec, ...curves.map(sampledCurve)] : [spec]));
   const range = useSelect((state) => bounds(state, by, Number(window)));
   const query = window ? `&window=${window}` : "";
-  const saveAll = () => save(CURVES.map(({ name }) => plots.current.get(name)).filter(Boolean), "learning");
+  const saveAll = () => save(shown.map(({ name }) => plots.current.get(name)).filter(Boolean), "learning");
   const tools = html`
     <${Choice} label="Horizontal axis" value=${by} options=${AXES} onChange=${setBy} />
     <${Choice} label="Window" value=${window} options=${WINDOWS} onChange=${setWindow} />
     <a class="button" href=${store.url(`api/series.csv${window ? `?window=${window}` : ""}`)} download="learning.csv">all as CSV</a>
     <button type="button" onClick=${saveAll}>all as PNG</button>`;
   return html`<${Section} id="learning" title="Learning" tools=${tools}>
-    <div class="curves" id="curves">${CURVES.map((spec) => html`<${Curve} key=${spec.name} spec=${spec} by=${by} range=${range} plots=${plots.current}
+    <div class="curves" id="curves">${shown.map((spec) => html`<${Curve} key=${spec.name} spec=${spec} by=${by} range=${range} plots=${plots.current}
       csv=${store.url(`api/series.csv?name=${spec.name}${query}`)} />`)}</div>
   <//>`;
+}
+
+function sampledCurve(name) {
+  const [, kind, k] = SAMPLED.exec(name);
+  return { name, title: `Held out, ${kind}@${k}`, note: kind === "mean" ? "sampled, mean" : `sampled, one of ${k} right`, write: percent, range: [0, 1] };
 }
 
 // [low, high] of the horizontal axis, the same for all curves; a window counts back from the newest point.

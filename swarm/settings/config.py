@@ -259,7 +259,8 @@ class Releasing(Section):
 
 
 class Evaluation(Section):
-    """Greedy answers to held-out tasks, by evaluators."""
+    """Answers to held-out tasks, by evaluators: greedy ones, which decide when a run is complete, and sampled
+    ones."""
 
     tasks: Count = 256
     """Different held-out tasks of one evaluation, all there are where they are fewer; with 256 the standard
@@ -268,6 +269,9 @@ class Evaluation(Section):
     """Versions between two evaluations. Raise it where an evaluation takes longer than so many versions."""
     right: float = 1.0
     """Least reward of an answer that counts as right, for rewards that are no 0 or 1."""
+    samples: Annotated[int, Meta(ge=0, le=COMPLETIONS)] = 0
+    """Completions of each task that are sampled beside the greedy one, as the run samples: their mean@k and
+    pass@k are shown; 0: none. An evaluation takes so many times longer."""
 
 
 class Stop(Section):

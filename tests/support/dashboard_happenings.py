@@ -11,7 +11,7 @@ from dashboard.fold.state import SwarmState
 from dashboard.views import StateView
 from swarm import events as happened
 from swarm.protocol import Role
-from swarm.types import Link, PeerId, Release, Verdict
+from swarm.types import Estimate, Link, PeerId, Release, Verdict
 
 peers = st.sampled_from([*LEARNERS, *SAMPLERS, SEED, EVALUATOR])
 strange = st.sampled_from(["", "\u202e", "a b", "x" * 100, "12D3KooWnobody"]).map(PeerId)
@@ -107,7 +107,16 @@ happenings = st.one_of(
         groups=versions,
         first=st.just(digest(1)),
     ),
-    event(happened.Evaluated, version=versions, accuracy=numbers, tasks=st.integers(-1, 999)),
+    event(
+        happened.Evaluated,
+        version=versions,
+        accuracy=numbers,
+        tasks=st.integers(-1, 999),
+        sampled=st.dictionaries(
+            st.sampled_from(["mean@8", "pass@8", "pass@x"]),
+            st.builds(Estimate, value=numbers, low=numbers, high=numbers),
+        ),
+    ),
     event(
         happened.Shown,
         group=words,

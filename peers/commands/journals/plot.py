@@ -1,6 +1,6 @@
 """`swarm plot`: runs side by side in one picture, from their journals.
 
-    journal of a seed or an observer --RunFigures--> version, hours, tokens; accuracy, reward, lag, KL
+    journal of a seed or an observer --RunFigures--> version, hours, tokens; accuracies, reward, lag, KL
 
 Not handled here: what a version's figures are (peers.runtime.watching.run_figures), how lines look (drawing).
 """
@@ -20,13 +20,16 @@ from peers.errors import WrongUsage, say
 from peers.runtime.watching.run_figures import RunFigures
 from swarm.events import Trained
 
+EVALUATED, RIGHT = "eval/", "share of right answers"
+"""Beginning of the names of an evaluation's figures, and their unit."""
+
 PANELS: Mapping[str, tuple[str, str]] = {
-    "eval/accuracy": ("held-out accuracy", "share of right answers"),
+    "eval/accuracy": ("held-out accuracy", RIGHT),
     "train/reward": ("reward", "mean of a batch"),
     "train/lag_versions": ("lag of what is trained on", "versions"),
     "train/kl": ("KL(sampler‖learner)", "nats a token"),
 }
-"""Figure -> title and unit."""
+"""Figure -> title and unit; those of an evaluation beside the accuracy are named after themselves."""
 
 AXES = {"version": "version", "hours": "hours since the first version", "tokens": "million tokens trained on"}
 
@@ -70,9 +73,11 @@ def main(paths: Sequence[Path], axis: str, out: Path) -> int:
     twice = [label for label, count in Counter(run.label for run in runs).items() if count > 1]
     if twice:
         runs = [run._replace(label=f"{run.label} ({path})") for run, path in zip(runs, paths, strict=True)]
+    found = sorted({name for run in runs for name in run.figures if name.startswith(EVALUATED)})
+    shown = {name: (f"held out, {name.removeprefix(EVALUATED)}", RIGHT) for name in found} | {**PANELS}
     panels = [
         Panel(title, AXES[axis], unit, [_curve(run, name, axis) for run in runs if name in run.figures])
-        for name, (title, unit) in PANELS.items()
+        for name, (title, unit) in shown.items()
         if any(name in run.figures for run in runs)
     ]
     if not panels:

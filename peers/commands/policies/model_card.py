@@ -16,7 +16,7 @@ from pathlib import PurePath
 from huggingface_hub import ModelCardData
 
 from dashboard.fold.state import SwarmState
-from dashboard.text import confidence
+from dashboard.text import confidence, estimates
 from peers.build.model.base_model import COMMIT
 from peers.build.run_folder import RunFolder
 from peers.commands.policies.export import Exported
@@ -115,6 +115,7 @@ def _rows(
         ("groups trained on", f"{state.tally.trained:,}" if state.tally.trained else ""),
         ("staleness", _staleness(state, settings)),
         ("held-out accuracy", _accuracy(state)),
+        ("held out, sampled", estimates(state.evaluations.last.sampled) if state.evaluations.last else ""),
         ("licence", licence.get("license_name") or licence.get("license") or "not known"),
     )
 

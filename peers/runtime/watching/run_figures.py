@@ -1,7 +1,7 @@
 """Figures of a run by version, from the events that a peer receives.
 
     Trained of every learner of a version --mean by groups--> train/..., seconds/...
-    Evaluated                             ------------------> eval/accuracy
+    Evaluated                             ------------------> eval/accuracy, eval/mean@8, eval/pass@8
 
 A version's figures are complete once a later one is trained; later reports of its learners are left out, and
 so are those from a part of the swarm that was cut off.
@@ -30,7 +30,8 @@ class RunFigures:
         """Process an event in the order of arrival; yields (version, its figures) for versions that are
         complete now."""
         if isinstance(event, Evaluated):
-            yield event.version, {"eval/accuracy": event.accuracy}
+            sampled = {f"eval/{name}": one.value for name, one in event.sampled.items()}
+            yield event.version, {"eval/accuracy": event.accuracy} | sampled
         if not isinstance(event, Trained) or event.version < self._version:
             return
         if event.version > self._version:

@@ -34,6 +34,8 @@ from swarm.frames import wire
 from swarm.net.libp2p.node import ThreadWork
 from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Kind, Role
+from swarm.sample.base import Completions, NoRoom
+from swarm.sample.toy import ToyEngine
 from swarm.settings.config import (
     BatchSize,
     Config,
@@ -93,6 +95,7 @@ class Told:
         batch: BatchSize = BATCH,
         right: float = 1.0,
         tasks: int = 16,
+        samples: int = 0,
         **prices: float,
     ) -> None:
         self.all: list[events.Event] = []
@@ -104,7 +107,8 @@ class Told:
                 self.learners.append(played)
             return played
 
-        played = self._scenario(minutes, batch, right, tasks, {"sample": 1.0, "learn": 0.3} | prices)
+        evaluation = Evaluation(tasks=tasks, every=5, right=right, samples=samples)
+        played = self._scenario(minutes, batch, evaluation, {"sample": 1.0, "learn": 0.3} | prices)
         World(
             played,
             lambda peer: sim.run_peer(peer, sim.policy_parts(peer.config), role),
@@ -112,7 +116,7 @@ class Told:
         ).run()
 
     def _scenario(
-        self, minutes: float, batch: BatchSize, right: float, tasks: int, prices: dict[str, float]
+        self, minutes: float, batch: BatchSize, evaluation: Evaluation, prices: dict[str, float]
     ) -> Scenario:
         return Scenario(
             name="scoring",
@@ -126,7 +130,7 @@ class Told:
                 sampling=Sampling(group_size=4, max_tokens=4),
                 optimizer=Optimizer(lr=0.2),
                 batch=batch,
-                evaluation=Evaluation(tasks=tasks, every=5, right=right),
+                evaluation=evaluation,
             ),
         )
 
@@ -281,6 +285,46 @@ def test_an_evaluation_has_different_tasks_alone_and_says_once_how_many_where_th
     notes = [event.text for event in told.of(events.Noted, "evaluator") if "different" in event.text]
     assert len(notes) == 1 and "the task has 16 different held-out exercises" in notes[0]
     assert not [n for n in Told(lambda role: Flawed(never)).of(events.Noted) if "different" in n.text]
+
+
+def test_sampled_answers_are_judged_beside_the_greedy_ones_where_the_run_asks_for_them() -> None:
+    greedy, sampled = (
+        Told(lambda role: Flawed(never), right=0.5, samples=samples).of(events.Evaluated)
+        for samples in (0, 8)
+    )
+    assert not any(event.sampled for event in greedy)
+    assert [event.accuracy for event in sampled] == [event.accuracy for event in greedy]
+    for event in sampled:
+        assert [*event.sampled] == ["mean@8", "pass@2", "pass@4", "pass@8"]
+        values = [one.value for one in event.sampled.values()]
+        assert 0 < values[0] < 1 and values == sorted(values)
+        assert all(one.low <= one.value <= one.high for one in event.sampled.values())
+    first, last = sampled[0].sampled["mean@8"], sampled[-1].sampled["mean@8"]
+    assert first.high < last.value, "it has learnt, and the intervals are narrow enough to show it"
+    again = Told(lambda role: Flawed(never), right=0.5, samples=8).of(events.Evaluated)
+    assert again == sampled
+
+
+def test_samples_that_cannot_be_scored_or_have_no_room_cost_their_tasks_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sample = ToyEngine.sample
+
+    def roomless(
+        self: ToyEngine, prompts: Sequence[str], size: int, seeds: Sequence[int]
+    ) -> list[Completions]:
+        if size == 2 and "17" in prompts:
+            raise NoRoom("too long")
+        return sample(self, prompts, size, seeds)
+
+    monkeypatch.setattr(ToyEngine, "sample", roomless)
+    told = Told(lambda role: Flawed(never), minutes=0.3, right=0.0, samples=2)
+    assert {event.sampled["mean@2"].value for event in told.of(events.Evaluated)} == {1.0}
+    told = Told(lambda role: Flawed(never), minutes=0.3, right=0.01, samples=2)
+    assert all(event.sampled["pass@2"].value <= 15 / 16 for event in told.of(events.Evaluated))
+    lost = Told(lambda role: Flawed(lambda task: task.index == -3), minutes=0.3, samples=2)
+    notes = [event.text for event in lost.of(events.Noted, "evaluator")]
+    assert sum("1 of 16 held-out answers" in text for text in notes) == 2 * len(lost.of(events.Evaluated))
 
 
 @pytest.mark.parametrize(("right", "expected"), [(0.0, 1.0), (2.0, 0.0)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from swarm.core import completion, intervals
 from swarm.settings.config import Evaluation, Run, Stop
+from swarm.types import Estimate
 
 
 @pytest.mark.parametrize(
@@ -37,6 +40,39 @@ def test_19_of_20_intervals_hold_the_share_that_the_tasks_were_drawn_from() -> N
         low, high = intervals.of_share(sum(rng.random() < share for _ in range(64)) / 64, 64)
         held += low <= share <= high
     assert 0.93 < held / 2000 < 0.97
+
+
+def ends(one: Estimate) -> tuple[float, float]:
+    return one.low, one.high
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 8])
+def test_pass_at_k_is_the_share_of_all_choices_of_k_samples_that_have_a_right_one(k: int) -> None:
+    for right in range(9):
+        drawn = [*itertools.combinations([1] * right + [0] * (8 - right), k)]
+        assert intervals.pass_at(k, right, 8) == pytest.approx(sum(map(any, drawn)) / len(drawn))
+
+
+def test_estimates_of_samples_are_the_mean_and_pass_at_powers_of_two_and_all() -> None:
+    found = intervals.sampled([0, 3, 6, 6], 6)
+    assert [*found] == ["mean@6", "pass@2", "pass@4", "pass@6"]
+    assert [round(one.value, 4) for one in found.values()] == [0.625, 0.7, 0.75, 0.75]
+    assert [*intervals.sampled([1, 0], 1)] == ["mean@1"] and intervals.sampled([], 8) == {}
+    assert ends(intervals.sampled([1, 0, 0], 1)["mean@1"]) == pytest.approx(intervals.of_share(1 / 3, 3))
+    assert ends(intervals.sampled([8] * 20, 8)["mean@8"]) == intervals.of_share(1.0, 20), "no zero width"
+
+
+@pytest.mark.parametrize("alike", [0.1, 0.5, 4.0])
+def test_19_of_20_intervals_of_sampled_tasks_hold_the_mean_of_all_tasks(alike: float) -> None:
+    """`alike`: tasks are nearly all solved or hopeless, or all of them half solved."""
+    rng, held, width = random.Random(2), 0, 0.0
+    for _ in range(1000):
+        chances = [rng.betavariate(alike, alike) for _ in range(64)]
+        right = [sum(rng.random() < chance for _ in range(8)) for chance in chances]
+        low, high = ends(intervals.sampled(right, 8)["mean@8"])
+        held, width = held + (low <= 0.5 <= high), width + (high - low) / 1000
+    assert 0.92 < held / 1000 < 0.975
+    assert width < 1.05 * (2 * 1.96 * math.sqrt((1 / (2 * alike + 1) + 1 / 8) / 4 / 64))
 
 
 @pytest.mark.parametrize(

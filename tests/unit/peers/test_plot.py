@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from trained_runs import judged, trained
 
 from peers import cli
@@ -14,6 +15,7 @@ from peers.errors import WrongUsage
 from peers.runtime.watching.run_figures import RunFigures
 from swarm.events import Event
 from swarm.journal import Journal
+from swarm.types import Estimate
 
 
 def journal(folder: Path, *heard: Event) -> Path:
@@ -50,6 +52,18 @@ def test_a_run_is_drawn_by_version(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (reward.x, reward.y) == ([1.0, 2.0, 3.0], [0.25, 0.5, 0.75])
     (accuracy,) = panels["held-out accuracy"]
     assert (accuracy.x, accuracy.y) == ([2.0], [0.75])
+
+
+def test_sampled_answers_have_a_panel_for_each_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled = {
+        "mean@8": Estimate(value=0.25, low=0.2, high=0.3),
+        "pass@8": Estimate(value=0.75, low=0.7, high=0.8),
+    }
+    panels = drawn(monkeypatch, journal(tmp_path / "one", replace(judged(2, 0.5), sampled=sampled)))
+    assert [*panels] == ["held-out accuracy", "held out, mean@8", "held out, pass@8"]
+    assert [panels[title][0].y for title in panels] == [[0.5], [0.25], [0.75]]
 
 
 def test_over_hours_an_evaluation_stands_where_its_version_was_trained(

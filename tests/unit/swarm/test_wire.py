@@ -107,6 +107,7 @@ NOUNS = [
     types.Fetching(version=1, held=2, size=3),
     types.StageProgress(stage="batch", done=1, total=8, left=2.5, reward=0.5),
     Link(received={"weights": 7}, rtt=0.25, relayed=True),
+    types.Estimate(value=0.5, low=0.4, high=0.6),
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     types.Patch(base=Digest("a" * 64), root=Digest("b" * 64), size=1),
     types.Merge(version=1, weights=Digest("a" * 64)),
