@@ -6,6 +6,7 @@ A batch that does not fit is dropped; another one may be smaller. Not handled he
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from statistics import fmean
@@ -110,4 +111,6 @@ class Gradients:
         copies = (
             f", each completion with a copy of its prompt: {why}" if (why := self._learner.padded) else ""
         )
-        return f"at most {statistics.get('micro', 0):g} groups at a time, {kept}{copies}"
+        tokens = statistics.get("tokens", math.inf)
+        of = f" of {tokens:,.0f} tokens" if tokens < math.inf else ""
+        return f"at most {statistics.get('micro', 0):g} groups{of} at a time, {kept}{copies}"

@@ -165,8 +165,8 @@ class BatchSize(Section):
     """Seconds after its first group at which a batch that is not full is closed. A larger value waits for
     slow samplers, and groups grow older meanwhile."""
     micro: Count = 32
-    """Most groups in one forward pass; fewer where memory runs out. The gradient does not depend on it. Lower
-    it for long completions, so that no first attempt fails."""
+    """Most groups in one forward pass; fewer where their tokens do not fit in memory. The gradient does not
+    depend on it."""
     buffer: Annotated[float, Meta(ge=1.0)] = 2.0
     """Groups that a learner asks for (its credit) and holds ready, as a multiple of its share of a batch.
     With a larger buffer learners wait less, and groups are older when they are trained on: lower it where

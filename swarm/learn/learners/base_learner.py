@@ -343,8 +343,9 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def statistics(self) -> dict[str, float]:
-        """`micro`: groups that memory lets through the model together; `recomputed`: layers whose activations
-        are not kept; `peak`: most bytes in use during the last gradient (of the GPU, or resident)."""
+        """`micro`: groups that may go through the model together; `tokens`: most that they may have, since
+        memory ran out; `recomputed`: layers whose activations are not kept; `peak`: most bytes in use during
+        the last gradient (of the GPU, or resident)."""
 
     @property
     @abstractmethod

@@ -86,7 +86,8 @@ class Learner(BaseLearner):
             "version": self.version,
             "steps": self._steps,
             "parameters": self.size,
-            "micro": self._microbatch.groups,
+            "micro": self.run.batch.micro,
+            "tokens": self._microbatch.tokens,
             "recomputed": self._recomputed,
             "peak": self._peak_memory.peak,
         }
@@ -165,7 +166,7 @@ class Learner(BaseLearner):
             if done == middle and half is None:
                 half = total.sketch()
             # not before the first pass, which tells whether the policy pads
-            rest = self._cells(work)[done : middle if done < middle else groups]
+            rest = self._tokens(work)[done : middle if done < middle else groups]
             count = work.chunks[len(sizes)] if work.chunks else self._microbatch.take(rest)
             if count == 1 and not self._microbatch.fits(rest[0]) and self._recompute_if_allowed():
                 continue
@@ -173,7 +174,7 @@ class Learner(BaseLearner):
             if passed is None and work.chunks:
                 raise OutOfMemory(f"the chunk of {count} groups that is asked for does not fit in memory")
             if passed is None:
-                self._step_down(count, work)
+                self._step_down(rest[:count], work)
                 continue
             total.add()
             parts.append(passed[0])
@@ -196,7 +197,7 @@ class Learner(BaseLearner):
             if not microbatch.ran_out(error):
                 raise
         else:
-            self._microbatch.measured(len(chunk.groups) * max(self._cells(chunk)), self._peak_memory.rise())
+            self._microbatch.measured(sum(self._tokens(chunk)), self._peak_memory.rise())
             return part, checks
         # Not inside the handler: there the error's traceback holds the activations.
         for parameter in self._named.values():
@@ -206,17 +207,18 @@ class Learner(BaseLearner):
 
     def _probe(self, work: GradientWork) -> None:
         """Measure one chunk of one group, the largest; its gradient is not used."""
-        cells = self._cells(work)
-        largest = cells.index(max(cells))
+        tokens = self._tokens(work)
+        largest = tokens.index(max(tokens))
         microbatch.free(self._device)  # otherwise memory that is ready would hide a CPU chunk's needs
         while self._attempt(work.chunk(slice(largest, largest + 1))) is None:
-            self._step_down(1, work)
+            self._step_down([max(tokens)], work)
         for parameter in self._named.values():
             parameter.grad = None
 
-    def _step_down(self, count: int, work: GradientWork) -> None:
-        """Memory ran out with `count` groups. Raises OutOfMemory when there is nothing left to give up."""
-        if self._microbatch.failed(count) or self._recompute_if_allowed():
+    def _step_down(self, tokens: Sequence[float], work: GradientWork) -> None:
+        """Memory ran out with groups of so many tokens. Raises OutOfMemory when there is nothing left to give
+        up."""
+        if self._microbatch.failed(tokens) or self._recompute_if_allowed():
             return
         largest = max(work.groups, key=lambda group: sum(group.lengths))
         left = microbatch.available(self._device)
@@ -244,9 +246,9 @@ class Learner(BaseLearner):
         self._recomputed = microbatch.recompute(self.policy.module)
         return self._recomputed
 
-    def _cells(self, work: GradientWork) -> list[float]:
+    def _tokens(self, work: GradientWork) -> list[float]:
         both = zip(work.groups, work.prompts, strict=True)
-        return [self.policy.cells(prompt, group.lengths) for group, prompt in both]
+        return [self.policy.tokens(prompt, group.lengths) for group, prompt in both]
 
     def _batch(self, work: GradientWork) -> tuple[objectives.Batch, list[ClaimCheck]]:
         return batch_of(self.policy, self.run, work, self.version, self.objective.has_reference)

@@ -1,10 +1,10 @@
-"""Micro-batch size: how many groups go through a model at once, by measured and by free memory.
+"""Micro-batch size: how many tokens go through a model at once, by measured and by free memory.
 
-    PeakMemory: bytes that a chunk needed --> MicrobatchSize: groups of the next one
-        --> memory ran out: half as many; after RAISE_AFTER gradients without a failure twice as many again
+    PeakMemory: bytes that a chunk needed --> MicrobatchSize: groups of the next one, of any lengths
+        --> memory ran out: half as many tokens; after RAISE_AFTER gradients without a failure twice as many
 
-A MicrobatchSize predicts in proportion to a chunk's cells (completions x positions) from the chunk that
-needed most so far. That overestimates larger chunks: memory that does not grow with the chunk is scaled too.
+A MicrobatchSize predicts in proportion to a chunk's tokens (`Policy.tokens`) from the chunk that needed most
+so far. That overestimates larger chunks: memory that does not grow with the chunk is scaled too.
 Where free memory is unknown (no GPU, no `ram`) it only steps down. Not handled here: chunks themselves, and a
 single group that does not fit.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -116,12 +118,13 @@ class MicrobatchSize:
     """How many groups go through the model together, at most `most`. `free` is asked once per batch."""
 
     def __init__(self, most: int, free: Callable[[], int | None]) -> None:
-        self.groups = self._most = most
-        """Groups that go through together now; failures halve it."""
+        self._most = most
+        self.tokens = math.inf
+        """Most tokens of a chunk of several groups, since memory ran out; failures halve it."""
         self._free = free
         self._budget: float | None = None
         self._measured: tuple[float, int] | None = None
-        """Cells and bytes of the chunk that needed the most memory."""
+        """Tokens and bytes of the chunk that needed the most memory."""
         self._good, self._patience, self._raised = 0, RAISE_AFTER, False
 
     def begin(self) -> None:
@@ -135,42 +138,41 @@ class MicrobatchSize:
         yet."""
         return self._budget is not None and self._most > 1 and self._measured is None
 
-    def measured(self, cells: float, used: int) -> None:
-        """Record that a chunk of `cells` needed `used` bytes."""
+    def measured(self, tokens: float, used: int) -> None:
+        """Record that a chunk of `tokens` needed `used` bytes."""
         # on a CPU, memory that is freed and used again does not raise the peak
         if self._measured is None or used > self._measured[1]:
-            self._measured = cells, used
+            self._measured = tokens, used
 
-    def take(self, cells: Sequence[float]) -> int:
-        """How many of the next groups go through together; group i has `cells[i]` cells."""
-        count = min(self.groups, len(cells))
-        while count > 1 and not self.fits(count * max(cells[:count])):
-            count = -(-count // 2)
-        return count
+    def take(self, tokens: Sequence[float]) -> int:
+        """How many of the next groups go through together, one at least; group i has `tokens[i]`."""
+        together = itertools.accumulate(tokens[: self._most])
+        within = itertools.takewhile(lambda sum_: sum_ <= self.tokens and self.fits(sum_), together)
+        return max(1, sum(1 for _ in within))
 
-    def fits(self, cells: float) -> bool:
-        """Whether a chunk of `cells` is predicted to fit."""
+    def fits(self, tokens: float) -> bool:
+        """Whether a chunk of `tokens` is predicted to fit."""
         if self._measured is None or self._budget is None:
             return True
         known, used = self._measured
-        return used * max(1.0, cells / max(known, 1.0)) <= self._budget
+        return used * max(1.0, tokens / max(known, 1.0)) <= self._budget
 
-    def failed(self, count: int) -> bool:
-        """Record that `count` groups were too many. False when there is no smaller number."""
+    def failed(self, tokens: Sequence[float]) -> bool:
+        """Record that groups of so many tokens were too much. False when it was a single one."""
         if self._raised:
             self._patience, self._raised = 2 * self._patience, False
-        self._good, self.groups = 0, max(1, count // 2)
-        return count > 1
+        self._good, self.tokens = 0, sum(tokens) / 2
+        return len(tokens) > 1
 
     def succeeded(self) -> None:
         """Record a batch without a failure."""
         self._good += 1
-        if self._good >= self._patience and self.groups < self._most:
-            self._good, self._raised, self.groups = 0, True, min(self._most, 2 * self.groups)
+        if self._good >= self._patience and self.tokens < math.inf:
+            self._good, self._raised, self.tokens = 0, True, 2 * self.tokens
 
     def reset(self) -> None:
         """Forget the measurements: the model needs less memory from now on."""
-        self.groups, self._measured, self._good = self._most, None, 0
+        self.tokens, self._measured, self._good = math.inf, None, 0
 
 
 def recompute(module: nn.Module) -> int:

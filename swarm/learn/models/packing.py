@@ -34,6 +34,10 @@ SLIDING, CHUNKED = "sliding_attention", "chunked_attention"
 WINDOWS = {SLIDING: "sliding_window", CHUNKED: "attention_chunk_size"}
 """A kind of layer -> its limit in a config, in tokens."""
 
+PADDING = 0.1
+"""Largest share of padding in a pass of padded rows, where it has more than ROW tokens; rows of one length
+are one pass, which a GPU does faster than several."""
+
 LONGEST = 8192
 """Tokens of the longest group that is packed: its mask has 64 MiB, and 256 where it is added to scores."""
 
@@ -128,6 +132,23 @@ def pack(groups: Sequence[TokenGroup], device: torch.device, most: int = ROW) ->
             row = []
         row.append(group)
     yield _row(row, device)
+
+
+def alike(shapes: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """The places of padded rows that go through a model together, by their tokens of prompt and completion:
+    of like lengths, so that of more than ROW tokens at most a share of PADDING is padding."""
+    passes: list[list[int]] = []
+    real = longest_prompt = longest_row = 0
+    for place in sorted(range(len(shapes)), key=shapes.__getitem__):
+        before, after = shapes[place]
+        longest_prompt, longest_row = max(longest_prompt, before), max(longest_row, after)
+        padded = (len(passes[-1]) + 1) * (longest_prompt + longest_row) if passes else 0
+        if not passes or padded > max(ROW, (real + before + after) / (1 - PADDING)):
+            passes.append([])
+            real, longest_prompt, longest_row = 0, before, after
+        passes[-1].append(place)
+        real += before + after
+    return passes
 
 
 def _row(groups: Sequence[TokenGroup], device: torch.device) -> PackedRow:

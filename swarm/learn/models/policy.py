@@ -57,7 +57,7 @@ class Policy(Protocol):
         here."""
         ...
 
-    def cells(self, prompt: str, lengths: Sequence[int]) -> float:
+    def tokens(self, prompt: str, lengths: Sequence[int]) -> float:
         """Tokens that a group of completions of these lengths takes in a pass, approximately: the memory of a
         pass is proportional to it."""
         ...
@@ -68,7 +68,8 @@ class LanguageModel:
 
     A group is one row with its prompt once (swarm.learn.models.packing). Where the model's states are then
     others, each completion has a row with a copy of the prompt: prompts are padded on the left and
-    completions on the right, and prompts of one length need no attention mask at all. Logits are computed for
+    completions on the right, and prompts of one length need no attention mask at all; rows of like lengths go
+    together. Logits are computed for
     completions alone: a chunk of tokens at a time where the model's head is linear, else all at once.
     """
 
@@ -139,11 +140,12 @@ class LanguageModel:
             predictions, self._head.weight, self._head.bias, temperature
         )
 
-    def cells(self, prompt: str, lengths: Sequence[int]) -> float:
+    def tokens(self, prompt: str, lengths: Sequence[int]) -> float:
         """See Policy."""
         start = len(prompt) / CHARACTERS_PER_TOKEN
         packed = sum(lengths) + start
-        return len(lengths) * (max(lengths) + start) if self.padded or packed > self._longest else packed
+        copies = len(lengths) if self.padded or packed > self._longest else 1
+        return sum(lengths) + copies * start
 
     def _encoded(self, prompts: Sequence[str]) -> list[list[int]]:
         distinct = list(dict.fromkeys(prompts))
@@ -174,6 +176,16 @@ class LanguageModel:
         return self._padded([group.prompt] * len(group.completions), group.completions)
 
     def _padded(self, starts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Tensor:
+        """Rows of like lengths go together; ranks go through the model in step, all in one pass."""
+        shapes = [(len(start), len(row)) for start, row in zip(starts, rows, strict=True)]
+        passes = [[*range(len(rows))]] if self.padded == SPLIT else packing.alike(shapes)
+        states: dict[int, Tensor] = {}
+        for places in passes:
+            found = self._in_one_pass([starts[i] for i in places], [rows[i] for i in places])
+            states |= zip(places, found.split([len(rows[i]) for i in places]), strict=True)
+        return torch.cat([states[i] for i in range(len(rows))])
+
+    def _in_one_pass(self, starts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Tensor:
         """All completions begin in one column."""
         before, after = max(map(len, starts)), max(map(len, rows))
         ids = torch.zeros(len(rows), before + after, dtype=torch.long)

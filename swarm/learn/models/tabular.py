@@ -54,6 +54,6 @@ class Tabular:
         """See Policy: all tokens are as likely."""
         return torch.full((len(rows), len(rows[0])), -math.log(self._table.logits.shape[-1]))
 
-    def cells(self, prompt: str, lengths: Sequence[int]) -> float:
+    def tokens(self, prompt: str, lengths: Sequence[int]) -> float:
         """See Policy."""
         return float(sum(lengths))

@@ -17,7 +17,7 @@ from tiny_families import Letters, tiny
 from swarm.learn import objectives
 from swarm.learn.models import packing
 from swarm.learn.models.packing import PackedRow, TokenGroup, groups_of, pack
-from swarm.learn.models.policy import LanguageModel, TokenScores
+from swarm.learn.models.policy import SPLIT, LanguageModel, TokenScores
 
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
 LAYERS = ["sliding_attention", "full_attention"]
@@ -107,6 +107,32 @@ def test_a_model_whose_states_pass_from_a_completion_to_the_next_has_padded_rows
     assert torch.equal(found.logp, wanted.logp)
 
 
+def test_padded_rows_of_like_lengths_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = of_padded(LanguageModel(tiny("Llama", 2), Letters()))  # type: ignore[arg-type]
+    with computed(policy) as passes:
+        wanted, gradient_of_all = scored(policy, "for comparison")
+    assert passes == [6 * (8 + 9 - 1)]
+    monkeypatch.setattr(packing, "ROW", 16)
+    with computed(policy) as passes:
+        found, grad = scored(policy, "for comparison")
+    real = sum(len(prompt) + len(row) - 1 for prompt, row in zip(PROMPTS, ROWS, strict=True))
+    assert len(passes) > 1 and real <= sum(passes) < 1.1 * real
+    torch.testing.assert_close(found.logp, wanted.logp, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(grad, gradient_of_all, rtol=1e-4, atol=1e-5)
+    with computed(policy) as passes:
+        scored(policy, SPLIT)
+    assert len(passes) == 1, "ranks go through the model in step"
+
+
+def test_rows_of_one_length_are_one_pass_and_of_others_as_many_as_padding_asks_for() -> None:
+    assert packing.alike([(100, 50)] * 40) == [[*range(40)]]
+    tail = [(200, length) for length in (4, 256, 27, 30, 9, 100, 27, 60)] * 4
+    passes = packing.alike(tail)
+    assert sorted(place for each in passes for place in each) == [*range(32)]
+    tokens = [len(each) * (max(tail[i][0] for i in each) + max(tail[i][1] for i in each)) for each in passes]
+    assert len(passes) < 8 and sum(tokens) <= 1.15 * sum(map(sum, tail))
+
+
 def test_a_window_that_goes_by_places_in_the_row_limits_packing() -> None:
     extra = {"num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]}
     assert packing.longest(tiny("GPTNeo", 2, **extra, window_size=12).config) == 12
@@ -134,9 +160,9 @@ def test_a_trial_with_placeholders_does_not_decide() -> None:
 def test_a_group_longer_than_the_longest_row_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = LanguageModel(tiny("Llama", 2), Letters())  # type: ignore[arg-type]
     wanted = policy.logprobs(PROMPTS, ROWS, 0.8)
-    assert policy.cells("abc", [9, 6, 3]) == 1 + 18
+    assert policy.tokens("abc", [9, 6, 3]) == 1 + 18
     monkeypatch.setattr(policy, "_longest", 18)
-    assert policy.cells("abc", [9, 6, 3]) == 3 * (1 + 9)
+    assert policy.tokens("abc", [9, 6, 3]) == 3 + 18
     with computed(policy) as passes:
         found = policy.logprobs(PROMPTS, ROWS, 0.8)
     assert passes == [len(ROWS) * (8 + 9 - 1)] and policy.padded == ""
