@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peers.build import run_sources
-from peers.build.run_folder import BASE, MODEL_FILES, TASK, RunFolder, file_digest, keep_spec
+from peers.build.run_folder import BASE, MODEL_FILES, START, STARTS, TASK, RunFolder, file_digest, keep_spec
 from peers.errors import WARNING, say
 from peers.runtime.membership import run_keys
 from swarm import PROTOCOL
@@ -66,8 +66,10 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
     _check_first_task(run, path / "task", tokens.render, texts)
     genesis = _genesis_of(policy, run)
     write_durably(path / "genesis", genesis)
+    if run.model.adapter and has_reference(run):
+        write_durably(path / "model" / START, genesis)
     files, carried = (
-        _digests(path / "model", (*MODEL_FILES, BASE)),
+        _digests(path / "model", (*MODEL_FILES, *STARTS)),
         _digests(path / "task", _names(path / "task")),
     )
     sizes = {name: (path / "model" / name).stat().st_size for name in files}
@@ -98,7 +100,8 @@ def _copy_files(policy: Path, target: Path) -> None:
 
 
 def _genesis_of(policy: Path, run: Run) -> bytes:
-    """Version 0 as a release's bytes: the model's weights, or a fresh adapter. Raises ModelError."""
+    """Version 0 as a release's bytes: the model's weights, or an adapter. Raises UserError and ModelError."""
+    from peers.build.model import base_model
     from swarm.learn.models import adapters, model, pretrained
 
     # The embedded model's file is a release already: this saves the seconds of importing transformers.
@@ -107,7 +110,8 @@ def _genesis_of(policy: Path, run: Run) -> bytes:
     if not any(policy.glob("*.safetensors")):
         raise pretrained.ModelError(model.no_weights(policy))
     if run.model.training != "full":
-        return adapters.genesis(policy, run.lora, run.seed)
+        adapter = base_model.adapter_folder(run) if run.model.adapter else None
+        return adapters.genesis(policy, run.lora, run.seed, adapter)
     return model.first_release(policy)
 
 

@@ -4,7 +4,7 @@
     spec.copy       the same with a checksum: it shows whether the first is damaged, and replaces it
     owner.key       signs memberships; only where the run was started
     model/          config.json and tokenizer files; model.safetensors, a local model's weights, where
-                    adapters on it are trained or a KL term is against it
+                    adapters on it are trained or a KL term is against it; start.adapter, likewise
     task/           local data and reward code, where the task has any
     cache/          what `datasets` makes of the data to read it fast; can be deleted
     genesis         version 0 as a release's bytes; only where the run was started
@@ -77,6 +77,12 @@ MODEL_FILES = (
 BASE = "model.safetensors"
 """File of the weights that a run starts from, where they are an adapter's base or the reference of a KL term;
 joining peers fetch it, too, unless the model is on the Hub."""
+
+START = "start.adapter"
+"""File of version 0 of a run that starts from somebody's adapter, where a KL term is against it: a release's
+bytes."""
+
+STARTS = (BASE, START)
 
 SPEC, COPY = "spec", "spec.copy"
 """Files of the specification: without it a machine that started a run cannot go on with it."""
@@ -313,7 +319,7 @@ def _most(top: str, below: str) -> float:
     sizes follow from the model's, but for announcements of releases and logs of records; a journal is read
     line by line."""
     name, inside = os.path.basename(below) or top, os.path.normpath(below).split(os.sep)
-    if top in UNBOUNDED or (top, name) == ("model", BASE):
+    if top in UNBOUNDED or (top == "model" and name in STARTS):
         return math.inf
     if top == "peers":
         if len(inside) > 2 and inside[1] != RELEASES:

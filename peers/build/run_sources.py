@@ -23,6 +23,7 @@ from peers.errors import Refusal, say
 from peers.runtime.peer_folder import running
 from swarm.frames import wire
 from swarm.frames.grammar import some
+from swarm.learn.files import peft_folder
 from swarm.settings.config import Run
 from swarm.storage.durable import Torn, read_checked, write_checked
 from swarm.tasks.data import task_files
@@ -89,6 +90,9 @@ def _here(run: Run) -> dict[str, Path]:
         folder = base_model.folder(run)
         names = (*MODEL_FILES, *sorted(file.name for file in folder.glob("*.safetensors")))
         found |= {f"{run.model.name}/{name}": folder / name for name in names}
+    if run.model.adapter and (adapter := Path(run.model.adapter).expanduser()).is_dir():
+        names = (peft_folder.CONFIG, peft_folder.VALUES)
+        found |= {f"{run.model.adapter}/{name}": adapter / name for name in names}
     return dict(islice(((name, file) for name, file in found.items() if file.is_file()), MOST))
 
 

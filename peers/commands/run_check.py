@@ -77,6 +77,8 @@ def need_tracker(settings: Track) -> None:
 def _check_files(loaded: LoadedConfig, run: Run) -> None:
     with _from(loaded, "run.model.name"):
         _check_model(run.model)
+    with _from(loaded, "run.model.adapter"):
+        _check_adapter(run.model)
     with _from(loaded, "run.task.name"):
         _check_task(run.task, run.model, run.seed)
     with _from(loaded, "run.task.rewards"):
@@ -92,6 +94,22 @@ def _from(loaded: LoadedConfig, key: str) -> Iterator[None]:
         if (known := explain(error)) is not None and known[0] != USAGE:
             raise  # this machine cannot, whatever the setting
         raise ConfigError(f"{loaded.origins[key]}: {error}") from error
+
+
+def _check_adapter(model: Model) -> None:
+    """Raises ValueError."""
+    folder = Path(model.adapter).expanduser()
+    if not model.adapter:
+        return
+    if folder.is_dir() and not (folder / "adapter_config.json").exists():
+        raise ValueError(
+            f"{folder} has no adapter_config.json: name the folder that peft's save_pretrained wrote"
+        )
+    if not folder.is_dir() and not _HUB_ID.fullmatch(model.adapter):
+        raise ValueError(
+            f"there is no folder {folder} of an adapter (looked from {Path.cwd()}): name one, or a Hub id"
+            " such as org/adapter"
+        )
 
 
 def _check_model(model: Model) -> None:

@@ -51,6 +51,9 @@ class Model(Section):
     training: Literal["full", "lora", "qlora"] = "full"
     """`full`, `lora` (low-rank adapters: a release is an adapter) or `qlora` (adapters on a 4-bit base):
     adapters for smaller GPUs and slower lines."""
+    adapter: str = ""
+    """A folder or Hub id of a LoRA adapter on this model, as peft writes it, to train on from: it is version
+    0, and `lora` is as it has it. `""`: a new one."""
     template: Literal["auto", "on", "off"] = "auto"
     """Whether prompts go through the tokenizer's chat template; `auto`: where it has one. `off` for a base
     model whose tokenizer has one."""

@@ -64,6 +64,8 @@ MEANT = {
     "staleness": "run.window.versions",
     "max_lag": "run.window.versions",
     "base_model": "run.model.name",
+    "adapter_path": "run.model.adapter",
+    "peft_model": "run.model.adapter",
     "chat_template_kwargs": "run.model.template_options",
     "enable_thinking": "run.model.template_options",
     "lora_rank": "run.lora.rank",
@@ -148,6 +150,7 @@ acts."""
 
 YOUNGER: frozenset[str] = frozenset(
     {
+        "model.adapter",
         "optimizer.decay",
         "objective.overlong",
         "objective.overlong_share",
@@ -166,6 +169,11 @@ LEAST_MBIT = 0.5
 SHARDED_SITES = (
     "run.averaging.mode = 'sites' with peer.learner.gpus above 1: a model split over several GPUs makes no"
     " contributions yet; set peer.learner.gpus = 1, or run.averaging.mode = 'butterfly' in a new run"
+)
+
+ADAPTER_OF_ALL = (
+    "run.model.adapter with run.model.training = 'full': all weights are trained then, and no adapter; set"
+    " training to lora or qlora, or merge the adapter into its model"
 )
 
 ENDLESS_DECAY = (
@@ -311,6 +319,8 @@ def _check_relations(loaded: LoadedConfig) -> None:
                 f"{loaded.origins[key]}: {key} is {mbit:g} Mbit/s, and no release passes in time below"
                 f" {LEAST_MBIT:g}; 0 is no limit"
             )
+    if loaded.config.run.model.adapter and loaded.config.run.model.training == "full":
+        raise ConfigError(ADAPTER_OF_ALL)
     if (decay := loaded.config.run.optimizer.decay) != "constant" and not loaded.config.run.stop.versions:
         raise ConfigError(ENDLESS_DECAY.format(decay=decay))
     if loaded.config.run.averaging.mode == "sites" and loaded.config.peer.learner.gpus > 1:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from dashboard.text import duration, volume
 from peers.build import run_folder
-from peers.build.run_folder import BASE, FETCHING, MODEL_FILES, TASK, DamagedSpec, RunFolder, file_digest
+from peers.build.run_folder import FETCHING, MODEL_FILES, STARTS, TASK, DamagedSpec, RunFolder, file_digest
 from peers.errors import CannotHere, NoPeerAnswers, Refusal, say
 from swarm import PROTOCOL
 from swarm.core.membership import PRIVATE
@@ -198,7 +198,7 @@ async def fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest, path
 
 def _check(spec: Spec) -> None:
     """Check names and sizes of a Spec's files. Raises Refusal for those that no model and no task has."""
-    strange = set(spec.files) - {*MODEL_FILES, BASE} | {
+    strange = set(spec.files) - {*MODEL_FILES, *STARTS} | {
         name for name in spec.task if not task_files.NAME.fullmatch(name)
     }
     if strange:
@@ -208,7 +208,7 @@ def _check(spec: Spec) -> None:
             " join it"
         )
     for name in (*spec.files, *(TASK + name for name in spec.task)):
-        most = task_files.LARGEST if name.startswith(TASK) else None if name == BASE else LARGEST
+        most = task_files.LARGEST if name.startswith(TASK) else None if name in STARTS else LARGEST
         if (size := spec.sizes.get(name, -1)) < 0 or (most is not None and size > most):
             raise Refusal(
                 f"the run wants {name} to have {size} bytes on this machine, and no run needs that: do not"
@@ -370,7 +370,7 @@ def _take(model: Path, run: RunFolder) -> None:
             continue
         if file_digest(local) == expected:
             copy_durably(local, run.model / name)
-        elif name != BASE:
+        elif name not in STARTS:
             # A local base may have its weights in other files: then they are fetched from a peer.
             what = "tokenizer" if "token" in name or "vocab" in name or "merges" in name else "model"
             raise Refusal(

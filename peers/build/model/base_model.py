@@ -22,10 +22,11 @@ from msgspec.structs import replace
 from peers.build.model import smollm2
 from peers.errors import CannotHere, UserError, WrongUsage
 from swarm import __version__
+from swarm.learn.files import peft_folder
 from swarm.learn.learners import learning_rates
 from swarm.learn.models import tokenization
 from swarm.learn.models.pretrained import reading
-from swarm.settings.config import Run
+from swarm.settings.config import Lora, Run
 from swarm.settings.loading import run_dict
 from swarm.storage.blocks import Blocks
 from swarm.storage.image import MakeDraft
@@ -64,12 +65,12 @@ def pinned(run: Run) -> tuple[Run, Path]:
     """The run's settings with everything pinned, and its model's folder.
 
     Revisions of a Hub model and data set become commits. A chat template that asks for the date gets today's,
-    in UTC, where the run names none. A run that names no learning rate gets the one that is known for its
-    kind, printed on stderr. Raises as `folder`, WrongUsage when no rate is known, and
-    ModelError for damaged weights.
+    in UTC, where the run names none. A run that starts from an adapter gets its rank, alpha and targets. A
+    run that names no learning rate gets the one that is known for its kind, printed on stderr. Raises as
+    `folder`, WrongUsage when no rate is known, and ModelError for damaged weights and adapters.
     """
     path = folder(run)
-    run = _settled(run, path)
+    run = _settled(_adapted(run), path)
     model = run.model
     if from_hub(run):
         model = replace(model, revision=path.name)
@@ -78,6 +79,35 @@ def pinned(run: Run) -> tuple[Run, Path]:
         print(f"the chat template asks for the date: run.model.date is {today}", file=sys.stderr, flush=True)
         model = replace(model, date=today)
     return replace(run, model=model, task=task_files.pinned(run.task)), path
+
+
+def adapter_folder(run: Run) -> Path:
+    """The folder of the adapter that the run starts from. Raises UserError when there is none."""
+    here = Path(run.model.adapter).expanduser()
+    return here if here.is_dir() else _hub(run.model.adapter, "")
+
+
+def _adapted(run: Run) -> Run:
+    """The run with the settings of the adapter that it starts from. Raises WrongUsage where its own are
+    others, ModelError."""
+    if not run.model.adapter:
+        return run
+    theirs = peft_folder.settings_of(adapter_folder(run))
+    for name, mine in _own(run.lora).items():
+        its = getattr(theirs, name)
+        if sorted(str(mine).split(",")) != sorted(str(its).split(",")):
+            raise WrongUsage(
+                f"run.lora.{name} is {mine!r}, and the adapter {run.model.adapter} has {its!r}: leave it out"
+            )
+    said = f"rank {theirs.rank}, alpha {theirs.alpha:g}, on {theirs.targets}"
+    print(f"the adapter {run.model.adapter} has {said}", file=sys.stderr, flush=True)
+    return replace(run, lora=theirs)
+
+
+def _own(lora: Lora) -> dict[str, object]:
+    """The settings that are not the defaults."""
+    both = ((name, getattr(lora, name), getattr(Lora(), name)) for name in Lora.__struct_fields__)
+    return {name: mine for name, mine, usual in both if mine != usual}
 
 
 def _settled(run: Run, path: Path) -> Run:
@@ -152,13 +182,15 @@ def start(model: Path, run: Run) -> Path:
 
 
 def pinned_as(run: Run, here: Run) -> Run:
-    """Settings completed with the revisions, the date and the learning rate that the run `here` was pinned
-    to."""
+    """Settings completed with the revisions, the date, the learning rate and the settings of an adapter that
+    the run `here` was pinned to."""
     model, task, optimizer = run.model, run.task, run.optimizer
     if model.name == here.model.name and not _is_commit(model.revision):
         model = replace(model, revision=here.model.revision)
     if not model.date:
         model = replace(model, date=here.model.date)
+    if model.adapter and model.adapter == here.model.adapter:
+        run = replace(run, lora=replace(here.lora, **_own(run.lora)))
     revision = here.task.options.get("revision")
     if task.name == here.task.name and revision is not None and not _is_commit(task.options.get("revision")):
         task = replace(task, options={**task.options, "revision": revision})

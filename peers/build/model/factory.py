@@ -6,7 +6,7 @@ torch and transformers; task_source.py and engine_process.py do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from peers.build import run_folder
 from peers.build.model import base_model, engine_choice, vllm_folder
 from peers.errors import CannotHere, WrongUsage
 from peers.fit import fits, hardware
+from swarm.learn.files import weights
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learners.base_learner import BaseLearner
@@ -204,11 +205,19 @@ def _trained_policy(model: Path, config: Config) -> PreTrainedModel | PeftModel:
     return _policy(model, run, device, settings.dtype, quantize)
 
 
-def _start(model: Path, config: Config, tokens: Tokenization) -> LanguageModel | None:
-    """Version 0 in the dtype of the policy, where all weights are trained with a KL term against it."""
+def _start(
+    model: Path, config: Config, tokens: Tokenization
+) -> LanguageModel | Mapping[str, torch.Tensor] | None:
+    """Version 0 where a KL term is against it, and it is not the model below the adapter: in the dtype of the
+    policy where all weights are trained, the first values of somebody's adapter."""
     run, settings = config.run, config.peer.learner
-    if run.model.training != "full" or not has_reference(run):
+    if not has_reference(run) or (run.model.training != "full" and not run.model.adapter):
         return None
+    if run.model.adapter:
+        file = model / run_folder.START
+        if not file.exists():
+            raise CannotHere(f"{file}, which the run's KL term is against, is not here: leave and join again")
+        return weights.from_bytes(file.read_bytes())
     device = _device(settings.device, config.peer.limits.gpu_memory)
     with _room_on(device, run):
         policy = load_policy(base_model.start(model, run), device, settings.dtype).requires_grad_(False)

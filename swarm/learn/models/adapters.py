@@ -4,7 +4,7 @@ W x becomes W x + (alpha / rank) B A x; only A and B are trained and released.
 
     a causal model + run.lora --wrap--> PeftModel
         --swarm.learn.files.weights--> a release: bf16 safetensors with peft's names
-    config.json alone    --genesis--> release 0
+    config.json alone    --genesis--> release 0, with the values of an adapter that somebody has
     a release            --write_folder--> what PeftModel.from_pretrained and vLLM load
     a base + a release   --merged-->  a whole model
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from swarm.learn.files import weights
+from swarm.learn.files import peft_folder, weights
 from swarm.learn.files.release_file import ReleaseFile
 from swarm.learn.models.pretrained import ModelError, config_of, first_line
 from swarm.settings import config
@@ -75,19 +75,23 @@ def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
     return wrapped.eval()
 
 
-def genesis(folder: Path, lora: config.Lora, seed: int) -> bytes:
-    """Release 0 of a run on the model in `folder`, from its config.json alone. Raises ModelError as `wrap`
-    and `config_of` do."""
+def genesis(folder: Path, lora: config.Lora, seed: int, adapter: Path | None = None) -> bytes:
+    """Release 0 of a run on the model in `folder`, from its config.json alone; with the values of an
+    `adapter` in a folder of peft's. Raises ModelError as `wrap` and `config_of` do, and for an adapter of
+    another model."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         empty = wrap(AutoModelForCausalLM.from_config(config_of(folder)), lora, seed)
-    return weights.to_bytes(
-        {
-            name: initial_value(name, tuple(tensor.shape), seed)
-            for name, tensor in weights.state(empty).items()
-        }
-    )
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.state(empty).items()}
+    if adapter is None:
+        return weights.to_bytes({name: initial_value(name, shape, seed) for name, shape in shapes.items()})
+    data = weights.to_bytes(peft_folder.values(adapter, shapes))
+    try:
+        weights.from_bytes(data)
+    except ValueError as error:
+        raise ModelError(f"no run begins with the adapter in {adapter}: {error}") from error
+    return data
 
 
 def initial_value(name: str, shape: tuple[int, ...], seed: int) -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from swarm.learn.files import weights
 from swarm.learn.learners import chunked_logprobs
 from swarm.learn.models import packing
 
@@ -78,11 +80,11 @@ class LanguageModel:
         model: PreTrainedModel | PeftModel,
         tokenization: Tokenization,
         padded: str = "",
-        start: LanguageModel | None = None,
+        start: LanguageModel | Mapping[str, Tensor] | None = None,
     ) -> None:
         """`padded`: why groups are not to be packed; empty: they are where the model allows it. `start`:
-        version 0, where all weights are trained and it is the reference of a KL term; below an adapter it is
-        the model itself."""
+        version 0, where it is the reference of a KL term: another model, or name -> value of an adapter, as
+        in a release; without it the reference is the model below the adapter."""
         self.module: nn.Module = model
         self._tokenization = tokenization
         self.ends: Sequence[int] = tokenization.ends
@@ -119,12 +121,25 @@ class LanguageModel:
     @torch.no_grad()
     def reference(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Tensor:
         """See Policy."""
-        if self._start is not None:
+        if isinstance(self._start, LanguageModel):
             return self._start.logprobs(prompts, rows, temperature).logp
         if self._inner is self.module:
             raise ValueError("this policy trains all weights, and has no copy of those that it started from")
-        with self.module.disable_adapter():  # type: ignore[operator]
+        below = self.module.disable_adapter() if self._start is None else self._with(self._start)  # type: ignore[operator]
+        with below:
             return self.logprobs(prompts, rows, temperature).logp
+
+    @contextmanager
+    def _with(self, adapter: Mapping[str, Tensor]) -> Iterator[None]:
+        """The adapter has these values in here."""
+        mine = {name: (value, value.data) for name, value in weights.state(self.module).items()}
+        try:
+            for name, (parameter, own) in mine.items():
+                parameter.data = adapter[name].to(own)
+            yield
+        finally:
+            for parameter, own in mine.values():
+                parameter.data = own
 
     @torch.no_grad()
     def distributions(

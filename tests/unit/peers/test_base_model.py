@@ -19,10 +19,12 @@ from peers.build import new_run, run_folder
 from peers.build.model import base_model, factory
 from peers.errors import CannotHere, Refusal, UserError, WrongUsage
 from swarm.learn.files import weights
+from swarm.learn.models import adapters
 from swarm.learn.models.model import load_policy
 from swarm.learn.models.pretrained import ModelError
 from swarm.sample.hf import HfEngine
-from swarm.settings.config import Config, EngineSettings, Model, Optimizer, Peer, Run, Sampling
+from swarm.settings.config import Config, EngineSettings, Lora, Model, Optimizer, Peer, Run, Sampling
+from swarm.storage.blocks import Blocks
 from swarm.storage.image import in_memory
 from swarm.storage.weights import Weights
 
@@ -74,6 +76,20 @@ def test_damaged_weights_are_told_by_the_name_of_their_file(
     file.write_bytes(file.read_bytes()[:-100] if damage is None else damage)
     with pytest.raises(ModelError, match=f"{file} cannot be read .*copy the model again; .*Git LFS pointer"):
         base_model.pinned(of(str(here)))
+
+
+def test_an_adapter_may_be_the_hubs(
+    cache: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lora = Lora(rank=2, alpha=4.0, targets="k_proj")
+    adapters.write_folder(
+        tmp_path / "adapter", Blocks.of(adapters.genesis(folder, lora, 5)), lora, "org/base"
+    )
+    keep(cache, tmp_path / "adapter")
+    run = base_model.pinned(of(str(folder), training="lora", adapter="org/tiny"))[0]
+    assert run.lora == lora and "the adapter org/tiny has rank 2" in capsys.readouterr().err
+    made = new_run.create(tmp_path / "run", run, folder)
+    assert made.genesis() == adapters.genesis(folder, lora, 5)
 
 
 def test_a_hub_model_is_fetched_once_and_pinned_to_its_commit(hub: list[str], folder: Path) -> None:
