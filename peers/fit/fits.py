@@ -55,6 +55,9 @@ class FitRow(NamedTuple):
     predicted: ExpectedPace | None
     measured: ExpectedPace | None = None
     note: str = ""
+    padded: str | None = None
+    """Of a measured learner: why each completion has a padded row with a copy of its prompt; empty where a
+    group is one row (`Policy.padded`)."""
 
 
 class Case(NamedTuple):

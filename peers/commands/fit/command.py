@@ -214,7 +214,9 @@ def measure(case: Case, folder: Path, row: FitRow, speed: Callable[[str], Speed]
     case.corrections.learn(case.about(row.role, row.kind), (outcome.peak + LIBRARY_BYTES) / memory, slower)
     again, whole = fits.row(case, row.role, row.kind), fits.pace(case, case.run_shape, row, speed)
     return again._replace(
-        predicted=row.predicted, measured=ExpectedPace(whole.tokens / slower, whole.step * slower)
+        predicted=row.predicted,
+        measured=ExpectedPace(whole.tokens / slower, whole.step * slower),
+        padded=outcome.padded,
     )
 
 

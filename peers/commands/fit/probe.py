@@ -78,6 +78,8 @@ class ProbeResult(Struct):
     """Tokens sampled, or trained on with their prompts."""
     peak: int = 0
     """Peak bytes of the work: on a GPU what torch reserved, else the growth of resident memory."""
+    padded: str | None = None
+    """Of a learner: `Policy.padded`."""
     flops: float = 0.0
     bandwidth: float = 0.0
     launch: float = 0.0
@@ -259,7 +261,10 @@ def _learner(job: Job) -> ProbeResult:
         gradient = learner.gradient([group], [_prompt(job)], [group.rewards], time.time())
         learner.step(gradient.vector)
     return ProbeResult(
-        seconds=time.perf_counter() - began, tokens=size * (length + job.prompt), peak=_peak() - base
+        seconds=time.perf_counter() - began,
+        tokens=size * (length + job.prompt),
+        peak=_peak() - base,
+        padded=learner.padded,
     )
 
 

@@ -59,10 +59,17 @@ def table(case: Case, found: list[FitRow]) -> list[str]:
             *_speed(row.predicted if row.fits != "no" else None),
         ]
         several = f"{row.gpus} GPUs" if row.gpus > 1 else ""
-        notes = filter(None, [row.why and f"needs {row.why}" if row.fits == "no" else "", several, row.note])
+        needs = f"needs {row.why}" if row.why and row.fits == "no" else ""
+        notes = filter(None, [needs, several, _rows(row.padded), row.note])
         lines.append([*cells, *_speed(row.measured), "; ".join(notes)])
     widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
     return ["  ".join([*map(str.ljust, line, widths), line[-1]]).rstrip() for line in lines]
+
+
+def _rows(padded: str | None) -> str:
+    if padded is None:
+        return ""
+    return f"each completion with a copy of its prompt: {padded}" if padded else "each prompt once"
 
 
 def _gigabytes(row: FitRow) -> list[str]:
@@ -151,5 +158,6 @@ def _row_data(row: FitRow) -> dict[str, object]:
         "gpus": row.gpus,
         "why": row.why,
         "note": row.note,
+        "padded": row.padded,
     }
     return {**shown, **needs, **paces}

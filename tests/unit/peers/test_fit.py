@@ -337,6 +337,29 @@ def test_a_wrong_guess_of_memory_lowers_the_next_one(
     assert again.needs.easy.model > 10 * row.needs.easy.model
 
 
+@pytest.mark.parametrize(
+    ("padded", "shown"),
+    [
+        ("", "each prompt once"),
+        (
+            "it takes no mask of groups (TypeError)",
+            "each completion with a copy of its prompt: it takes no mask of groups (TypeError)",
+        ),
+    ],
+)
+def test_a_measured_learner_says_which_way_its_groups_go_through_the_model(
+    models: dict[str, Path], state: Path, monkeypatch: pytest.MonkeyPatch, padded: str, shown: str
+) -> None:
+    case = Case.of(models["llama"], settings(), CPU)
+    guess = lambda _: Speed(1e12, 1e11, 1e-6)  # noqa: E731
+    outcome = probe.ProbeResult(seconds=1.0, tokens=100, peak=GB, padded=padded)
+    monkeypatch.setattr(probe, "run", lambda job, timeout: outcome)
+    row = measure.measure(case, models["llama"], fit.row(case, "learner", "full", guess), guess)
+    assert table.table(case, [row])[-1].endswith(shown)
+    (data,) = table.as_data(case, "llama", [row])["rows"]  # type: ignore[misc]
+    assert data["padded"] == padded
+
+
 def test_a_measured_prompt_fits_into_the_models_positions_beside_its_completion(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -492,6 +515,7 @@ def test_every_line_of_a_small_models_table_is_measured(
     for row in rows:
         assert row["measured"] is not None, row
         assert row["note"] == "random weights"
+        assert row["padded"] == ("" if row["role"] == "learner" else None)
 
 
 # --- the machine --------------------------------------------------------------------------------------------
