@@ -53,7 +53,7 @@ class Gradients:
                 host.status.work.within(
                     WorkStage.GRADIENT,
                     host.now,
-                    lambda: StageCounts(self._learner.passed, len(groups), reward),
+                    lambda: StageCounts(self._learner.passed, self._learner.to_pass, reward),
                 ),
             ):
                 gradient = await host.ports.work.run(

@@ -134,9 +134,9 @@ class BaseLearner(ABC):
                 " needs its own batch alone, such as gepo"
             )
         self._steps = 0
-        self.passed = 0
-        """Groups of the current gradient, or the last one, that went through the policy; may be read from any
-        thread."""
+        self.passed = self.to_pass = 0
+        """Groups of the current gradient, or the last one, that went through the policy, and all that do;
+        may be read from any thread."""
 
     def gradient(
         self,
@@ -158,7 +158,7 @@ class BaseLearner(ABC):
         """
         if not groups:
             raise ValueError("a gradient needs at least one group")
-        self.passed = 0
+        self.passed, self.to_pass = 0, sum(map(self.objective.teaches, rewards))
         total = objectives.Total.of([group.lengths for group in groups], rewards, others)
         result = self._learn_teaching(GradientWork(groups, prompts, rewards, total, chunks))
         metrics = objectives.merge(result.losses)

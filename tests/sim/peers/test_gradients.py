@@ -33,7 +33,7 @@ BATCH = [Waiting(group(number), 0.0) for number in (0, 1)]
 class Learner:
     """A stand-in that keeps what it is asked for; a gradient halves the groups that it takes at a time."""
 
-    padded, passed = "", 0
+    padded, passed, to_pass = "", 0, 0
 
     def __init__(self, error: Exception | None = None) -> None:
         self.version, self.asked, self._error = 7, list[Any](), error

@@ -201,5 +201,5 @@ def test_a_gradient_with_flat_groups_is_made_again_by_its_chunks(folder: Path) -
     first, again = (learner(folder, settings(micro=most)) for most in (2, 32))
     made = levelled(batch(first.policy, 6), {1})
     told = first.gradient(*made, 105.0)
-    assert told.arithmetic.chunks == (2, 1, 2)
+    assert told.arithmetic.chunks == (2, 1, 2) and first.passed == first.to_pass == 5
     assert torch.equal(again.gradient(*made, 105.0, chunks=told.arithmetic.chunks).vector, told.vector)
