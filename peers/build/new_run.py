@@ -26,6 +26,7 @@ from swarm.settings.loading import run_dict
 from swarm.storage.blocks import Blocks
 from swarm.storage.durable import copy_durably, sync, write_durably
 from swarm.tasks import catalog as tasks
+from swarm.tasks import packages
 from swarm.tasks.base import CodePolicy, distinct, too_few
 from swarm.tasks.data import task_files
 from swarm.tasks.rewards import probes
@@ -87,6 +88,7 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
         task=carried,
         sizes=sizes,
         genesis=Blocks.of(genesis).root,
+        packages=packages.installed(run.task),
         release_size=len(genesis),
     )
     return keep_spec(path, wire.encode(spec))

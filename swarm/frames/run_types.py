@@ -44,6 +44,8 @@ class Spec(Struct, tag="spec"):
     request."""
     keys: Digest = Digest("")
     """Of a private run's first key, which the Spec does not hold."""
+    packages: Annotated[dict[Word, Word], Meta(max_length=64)] = {}
+    """Name -> version of the packages whose code makes the tasks (swarm.tasks.packages)."""
 
 
 class Delegation(Struct, omit_defaults=True):

@@ -16,6 +16,7 @@ from swarm.processes.process import ChildLost
 from swarm.protocol import Kind
 from swarm.settings.config import Config
 from swarm.tasks import catalog as tasks
+from swarm.tasks import packages
 from swarm.tasks.base import RewardError, Say, TaskSource
 from swarm.tasks.rendered import Render, Rendered
 from swarm.types import Task
@@ -28,13 +29,15 @@ def source(
     run: RunFolder, config: Config, render: Render, say: Say, slow: bool = False, scores: bool = True
 ) -> TaskSource:
     """`render` may raise ChildLost, too: the process that writes is gone, or was ended by a limit. `slow`: it
-    calls another process. Raises TaskError, or WrongUsage when the chat template does not fit.
+    calls another process. Raises TaskError, also for packages of other versions than the run began with, or
+    WrongUsage when the chat template does not fit.
 
     Reward code that came with the run is run as `peer.rewards.code` says; under `swarm up` it is trusted.
     There, too, texts come from models and other peers. Without `scores` no reward is made, and none of its
     code starts.
     """
     task, folder = config.run.task, run.path / "task"
+    packages.check(task, run.spec.packages)
     texts = config.peer.rewards.code
     plain = tasks.source(
         task,

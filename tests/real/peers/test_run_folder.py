@@ -24,12 +24,13 @@ import msgspec
 import pytest
 import safetensors.torch
 import torch
+from made_packages import package
 from nouns import NOW, beat
 from small_disks import fill, small_memory_disk
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peers.build import new_run, run_folder, run_sources
-from peers.build.model import base_model
+from peers.build.model import base_model, task_source
 from peers.build.run_folder import RunFolder
 from peers.commands.policies import export
 from peers.commands.runs import status
@@ -48,10 +49,10 @@ from swarm.limits import RELEASE_LIMIT
 from swarm.membership.identity import IdentityError, open_key, verify
 from swarm.net.blobs.store import Blobs
 from swarm.protocol import Role
-from swarm.settings.config import BatchSize, Model, Pace, Run, Sampling, Stop, TaskSettings
+from swarm.settings.config import BatchSize, Config, Model, Pace, Run, Sampling, Stop, TaskSettings
 from swarm.storage.blocks import Blocks
 from swarm.tasks import catalog
-from swarm.tasks.base import TaskError
+from swarm.tasks.base import NotInstalled, TaskError
 from swarm.tasks.workers import sandbox
 from swarm.types import Digest, Release
 
@@ -421,6 +422,21 @@ def test_a_run_with_fewer_different_held_out_tasks_than_an_evaluation_asks_for_s
         new_run.create(tmp_path / f"{digits}", Run(task=task), policy)
         said = f"{held} different held-out exercises, and run.evaluation.tasks asks for 256"
         assert (said in capsys.readouterr().err) is (held > 0)
+
+
+def test_a_run_fixes_the_version_of_its_tasks_package_and_another_one_is_refused(
+    tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(package(tmp_path / "site", "1.2")))
+    run = new_run.create(tmp_path / "run", Run(task=TaskSettings(name="mine")), policy)
+    assert run.spec.packages == {"my-tasks": "1.2"}
+    config, render = Config(run=run.settings), lambda tasks: [task.prompt for task in tasks]
+    task_source.source(run, config, render, print).close()
+    package(tmp_path / "site", "1.3")
+    with pytest.raises(NotInstalled, match=r"pip install 'my-tasks==1\.2'"):
+        task_source.source(run, config, render, print)
+    older = replace(run, spec=msgspec.structs.replace(run.spec, packages={}))
+    task_source.source(older, config, render, print).close()
 
 
 def test_a_run_of_which_no_prompt_fits_is_refused(tmp_path: Path, short: Path) -> None:

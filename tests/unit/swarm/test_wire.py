@@ -130,6 +130,7 @@ NOUNS = [
         files={"a": Digest("c" * 64)},
         genesis=Digest("d" * 64),
         release_size=1,
+        packages={"reasoning-gym": "0.1.25"},
     ),
     OUT := Revocation(at=1, peer=ME.me, invite=bytes(32), kept=(ME.me,)),
     PARDON := Pardon(at=2, peer=ME.me),
