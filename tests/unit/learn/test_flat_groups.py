@@ -119,10 +119,10 @@ def test_an_advantage_of_ones_own_may_teach_with_equal_rewards(monkeypatch: pyte
 class Watched(Learner):
     """Counts the completions that go through the model."""
 
-    passed = 0
+    seen = 0
 
     def _batch(self, work: GradientWork) -> tuple[Batch, list[ClaimCheck]]:
-        self.passed += sum(len(group.lengths) for group in work.groups)
+        self.seen += sum(len(group.lengths) for group in work.groups)
         return super()._batch(work)
 
 
@@ -159,7 +159,7 @@ def test_a_learner_has_the_same_gradient_metrics_and_weight_without_passes_of_fl
         [wanted.metrics[each] for each in over_all]
     )
     teaches = name in ("reinforce", "disco")
-    assert (spared.passed, unspared.passed) == (24 if teaches else 12, 24)
+    assert (spared.seen, unspared.seen) == (24 if teaches else 12, 24)
     assert mine.arithmetic.chunks == (1,) * (6 if teaches else 3)
 
 
@@ -190,7 +190,7 @@ def test_a_batch_of_flat_groups_alone_takes_no_pass_and_a_step_of_its_moments(fo
         told = one.gradient(*levelled(made, {0, 1, 2}), 105.0)
         assert not told.vector.any() and told.metrics["flat"] == 1.0
         one.step(told.vector)
-    assert (spared.passed, unspared.passed) == (12, 24)
+    assert (spared.seen, unspared.seen) == (12, 24)
     assert spared.digest() == unspared.digest()
     assert told.weight == spared.gradient(*levelled(made, {0, 1, 2}), 105.0).weight
     said = spared.gradient(*levelled(made, {0, 1, 2}), 105.0).arithmetic
