@@ -79,7 +79,7 @@ BASE = "model.safetensors"
 joining peers fetch it, too, unless the model is on the Hub."""
 
 START = "start.adapter"
-"""File of version 0 of a run that starts from somebody's adapter, where a KL term is against it: a release's
+"""File of version 0 of a run that starts from an existing adapter, where a KL term is against it: a release's
 bytes."""
 
 STARTS = (BASE, START)

@@ -209,7 +209,7 @@ def _start(
     model: Path, config: Config, tokens: Tokenization
 ) -> LanguageModel | Mapping[str, torch.Tensor] | None:
     """Version 0 where a KL term is against it, and it is not the model below the adapter: in the dtype of the
-    policy where all weights are trained, the first values of somebody's adapter."""
+    policy where all weights are trained, the first values of an existing adapter."""
     run, settings = config.run, config.peer.learner
     if not has_reference(run) or (run.model.training != "full" and not run.model.adapter):
         return None

@@ -1,4 +1,4 @@
-"""An adapter that somebody has as the start of a run (`run.model.adapter`): a folder that peft wrote.
+"""An existing adapter as the start of a run (`run.model.adapter`): a folder that peft wrote.
 
     adapter_config.json + names in adapter_model.safetensors --settings_of--> run.lora
     adapter_model.safetensors --values--> tensors of version 0 (swarm.learn.models.adapters.genesis)

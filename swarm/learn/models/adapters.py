@@ -4,7 +4,7 @@ W x becomes W x + (alpha / rank) B A x; only A and B are trained and released.
 
     a causal model + run.lora --wrap--> PeftModel
         --swarm.learn.files.weights--> a release: bf16 safetensors with peft's names
-    config.json alone    --genesis--> release 0, with the values of an adapter that somebody has
+    config.json alone    --genesis--> release 0, with the values of an existing adapter
     a release            --write_folder--> what PeftModel.from_pretrained and vLLM load
     a base + a release   --merged-->  a whole model
 
