@@ -5,13 +5,27 @@ python docs/protocol.py            # or: make docs-protocol
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from swarm import PROTOCOL
 from swarm.core.stream_slots import CALLS_OF_ONE, STREAMS_OF_ONE
 from swarm.limits import FRAME_LIMIT, MAIL_LIMIT, RECORD_SECONDS
-from swarm.protocol import KEYS, KINDS, PARTS, PHASES, ROLES, ROUND, SCHEMA, SERVICES, TOPICS, Phase, Role
+from swarm.protocol import (
+    KEYS,
+    KINDS,
+    PARTS,
+    PHASES,
+    ROLES,
+    ROUND,
+    SCHEMA,
+    SERVICES,
+    STAGES,
+    TOPICS,
+    Phase,
+    Role,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGE, WORDS = ROOT / "docs/protocol.md", ROOT / "dashboard/static/protocol.js"
@@ -188,6 +202,9 @@ def words() -> str:
             "export const ROLES = Object.values(Role);",
             "",
             *names("Phase", [(phase.name, phase.value) for phase in Phase]),
+            "",
+            "// Stages that may take long, in the order of a version.",
+            f"export const STAGES = {json.dumps([*STAGES])};",
             "",
         )
     )

@@ -1,13 +1,13 @@
-// The swarm in a line, and where each learner is in its averaging round.
+// The swarm in a line, how far it is in what takes long, and where each learner is in its averaging round.
 //
 // Rounds may be faster than a reader: then a row tells which part of the time each phase takes, taken from what was seen in the
 // last seconds, instead of a mark that jumps. A slow round shows the present phase and its clock.
 
 import { html, useEffect, useMemo, useRef } from "./html.js";
-import { age, count, duration, figure, percent, some } from "./format.js";
-import { Phase, Role, ROLES } from "./protocol.js";
+import { age, bytes, clock, count, duration, figure, percent, some } from "./format.js";
+import { Phase, Role, ROLES, STAGES } from "./protocol.js";
 import { store, useSelect, useTick } from "./store.js";
-import { Age, ClaimedLegend, Figure, Mark, PeerLink, useKeptOrder } from "./ui.js";
+import { Age, Claimed, ClaimedLegend, Figure, Mark, PeerLink, useKeptOrder } from "./ui.js";
 
 const PHASES = [Phase.GATHERING, Phase.LEARNING, Phase.MATCHING, Phase.STEPPING, Phase.RELEASING];
 const MARKED = { here: "▸", done: "✓" };
@@ -22,6 +22,7 @@ export function Headline() {
     <${Run} />
     <dl class="card figures"><${Version} /><${Reward} /><${Accuracy} /><${Alive} /><${Groups} /><${Tokens} /><${Busy} /><${Weights} /></dl>
     <${Note} />
+    <${Progress} />
     <${Round} />
   </section>`;
 }
@@ -36,13 +37,17 @@ function Run() {
 }
 
 function Version() {
-  const [version, released] = useSelect(({ head }) => [head?.version, head?.released]);
+  const [version, released, last] = useSelect(({ head, run }) => [head?.version, head?.released, run?.versions]);
   const note = released == null ? "no release seen yet" : html`<${Age} at=${released} prefix="released " />`;
-  return html`<${Figure} id="version" noteId="version-age" label="Policy version" value=${count(version)} note=${note} />`;
+  return html`<${Figure} id="version" noteId="version-age" label="Policy version" note=${note}
+    value=${html`${count(version)}${last > 0 && html`<small class="muted"> of ${count(last)}</small>`}`} />`;
 }
 
 function Reward() {
-  const [reward, trained] = useSelect(({ head }) => [head?.reward, head?.trained ?? 0]);
+  const [reward, coming, trained] = useSelect(({ head }) => [head?.reward, head?.coming, head?.trained ?? 0]);
+  if (reward == null && coming != null) {
+    return html`<${Figure} id="reward" label="Reward so far" value=${figure(coming)} note="of the groups that have come" claimed />`;
+  }
   return html`<${Figure} id="reward" label="Reward now" value=${figure(reward)} note=${`${some(trained, "group")} trained`} />`;
 }
 
@@ -98,6 +103,51 @@ function Weights() {
 function Note() {
   const note = useSelect(({ head }) => head?.note);
   return note && html`<p class="muted small" id="note">${note}</p>`;
+}
+
+// --- progress ---
+
+// A stage that was seen once keeps its row: nothing jumps when it ends, and comes again.
+function Progress() {
+  useTick();
+  const [work, pace, version, run] = useSelect(({ head, run }) => [head?.work ?? [], head?.pace, head?.version ?? 0, run]);
+  const seen = useRef(new Set());
+  for (const { stage } of work) seen.current.add(stage);
+  const last = run?.versions ?? 0;
+  if (!last && !pace && !seen.current.size) return null;
+  return html`<div class="card progress" role="group" aria-labelledby="progress-title">
+    <h2 id="progress-title" class="h3">Progress</h2>
+    <ul>
+      ${last > 0 && html`<${Bar} name="versions" part=${version / last}><${Versions} version=${version} last=${last} pace=${pace} /><//>`}
+      ${STAGES.filter((stage) => seen.current.has(stage)).map((stage) => html`<${Stage} key=${stage} name=${stage} work=${work.find((one) => one.stage === stage)} />`)}
+    </ul>
+    ${pace && html`<p class="muted small" id="forecast"><${Forecast} pace=${pace} run=${run} /></p>`}
+  </div>`;
+}
+
+function Bar({ name, part, children }) {
+  return html`<li class="progress-row"><span>${name}</span>
+    <span class="phase-bar" aria-hidden="true"><span style=${{ width: `${Math.min(100 * part, 100)}%` }}></span></span>
+    <span class="progress-words">${children}</span></li>`;
+}
+
+function Versions({ version, last, pace }) {
+  const ends = version < last && pace?.ends != null && html`, until about ${clock(pace.ends, store.now()).slice(0, -3)}`; // without seconds
+  return html`${count(version)} of ${count(last)}${ends}`;
+}
+
+function Stage({ name, work }) {
+  if (!work) return html`<${Bar} name=${name} part=${0}><span class="muted">–</span><//>`;
+  const { unit, done, total, ends } = work;
+  const counts = unit === "bytes" ? `${bytes(done)} of ${bytes(total)}` : `${count(done)} of ${count(total)} ${unit}`;
+  const left = ends == null ? 0 : ends - store.now();
+  return html`<${Bar} name=${name} part=${total ? done / total : 0}><${Claimed}>${counts}${left > 0 && done < total && `, about ${age(left)} left`}<//><//>`;
+}
+
+function Forecast({ pace, run }) {
+  const sooner = run.accuracy > 0 ? `, or less where the accuracy reaches ${percent(run.accuracy, 0)}` : "";
+  const takes = pace.whole == null ? `a version takes ${duration(pace.seconds)}` : `${count(run.versions)} versions take ${duration(pace.whole)}${sooner}`;
+  return html`At this pace ${takes}. ${pace.note}`;
 }
 
 // --- the averaging round ---

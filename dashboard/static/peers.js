@@ -143,7 +143,8 @@ const Row = memo(function Row({ peer, status, lag, late, aged, silent, share, si
       ${claims.label && html`<span class="small label"><${Claimed}>${claims.label}<//></span>`}
       <span class="muted small narrow">${peer.role}</span></span></span></th>
     <td class="c-mid">${peer.role}</td>
-    <td><${State} status=${status} word=${here ? claims.state : peer.revoked ? "revoked" : status} silent=${silent} />${here && WAITING.has(claims.phase) && html` <${Fetched} fetching=${claims.fetching} />`}</td>
+    <td><${State} status=${status} word=${here ? claims.state : peer.revoked ? "revoked" : status} silent=${silent} />${here && WAITING.has(claims.phase) && html` <${Fetched} fetching=${claims.fetching} />`}${
+      here && claims.progress && html` <span class="muted small"><${Claimed}>${count(claims.progress.done)} of ${count(claims.progress.total)}<//></span>`}</td>
     <td class="number">${lag == null ? "–" : html`<span class=${late ? "late" : ""}>${late && html`
       <span class="mark" aria-hidden="true">▲</span><span class="sr">too old to train on: </span>`}${count(lag)}</span>
       <span class="muted small beside">${aged}</span>`}</td>

@@ -39,3 +39,6 @@ export const Phase = {
   LIMITED: "limited",
   COMPLETE: "complete",
 };
+
+// Stages that may take long, in the order of a version.
+export const STAGES = ["batch", "gradient", "sampling", "evaluation", "release"];

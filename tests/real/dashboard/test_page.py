@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from functools import cache
+from typing import Literal
 
 import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, released, still, story, who
@@ -26,8 +27,8 @@ from dashboard.serve.server import serve
 from swarm import events as happened
 from swarm.membership.identity import human_name
 from swarm.protocol import Role
-from swarm.settings.config import Run
-from swarm.types import Lag, PeerId
+from swarm.settings.config import Run, Stop
+from swarm.types import Lag, PeerId, StageProgress
 
 SECTIONS = ("now", "wrong", "staleness", "learning", "network", "peers", "samples", "events", "invite")
 CURVES = 12
@@ -131,6 +132,46 @@ def test_a_swarm_appears_on_the_page(play: Play) -> None:
 
 
 @pytest.mark.nightly
+def far(second: int, **progress: object) -> happened.Heard:
+    """A learner's heartbeat; second 0 is now."""
+    said = heard(LEARNERS[0], 3, time.time(), seq=10_000 + second)
+    progressed = StageProgress(**{"total": 8, "left": 40.0, **progress})  # type: ignore[arg-type]
+    return replace(said, beat=replace(said.beat, progress=progressed))
+
+
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_takes_long_says_how_far_it_is_and_when_it_ends(
+    play: Play, size: ViewportSize, scheme: Literal["light", "dark"]
+) -> None:
+    async def scene(chromium: Browser) -> None:
+        feed = Feed(SwarmState(Run(stop=Stop(versions=60, accuracy=0.9))))
+        async with served(feed) as url:
+            page = await chromium.new_page(viewport=size, color_scheme=scheme)
+            complaints = listen(page)
+            await page.goto(url)
+            await expect(page.locator("#version")).to_have_text("0 of 60")
+            feed(far(0, stage="batch", done=5, reward=0.375))
+            rows = page.locator(".progress-row")
+            await expect(rows.nth(1)).to_have_text(re.compile(r"batch.*5 of 8 groups, about (40|3\d) s left"))
+            await expect(page.locator("#reward")).to_contain_text("0.38")
+            for version, ago in ((1, 400.0), (2, 220.0), (3, 40.0)):
+                new = released(version, time.time() - ago)
+                feed(happened.Released(at=new.released, peer=new.publisher, release=new))
+            feed(far(1, stage="gradient", done=2, total=16))
+            await expect(rows.nth(0)).to_have_text(re.compile(r"versions3 of 60, until about .*\d\d:\d\d$"))
+            await expect(rows.nth(1)).to_have_text("batch–")
+            await expect(rows.nth(2)).to_contain_text("gradient2 of 16 groups")
+            forecast = "At this pace 60 versions take 3 h, or less where the accuracy reaches 90%."
+            await expect(page.locator("#forecast")).to_contain_text(forecast)
+            await expect(page.locator("#peer-rows tr").first).to_contain_text("2 of 16")
+            assert await page.evaluate(WIDE, size["width"]) == []
+            await look(page, f"progress-{scheme}-{size['width']}")
+            assert complaints == []
+
+    play(scene)
+
+
 def test_the_curves_are_drawn_and_can_be_taken_home(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with served(still(), past()) as url:
