@@ -46,7 +46,7 @@ class Gradients:
         scored = [self._inbox.task_and_rewards(group) for group in groups]
         prompts, rewards = [one.task.prompt for one in scored], [one.rewards for one in scored]
         before, start = self._memory_use(), host.now()
-        reward = fmean(chain.from_iterable(rewards))
+        self._learner.passed, reward = 0, fmean(chain.from_iterable(rewards))
         try:
             with (
                 host.status.computing(host.now),

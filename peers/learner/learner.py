@@ -201,7 +201,8 @@ class LearnerPeer:
 
     async def gather(self) -> Cause:
         """Wait for a batch, a release that is ahead or different, or the end."""
-        with self.host.status.work.within(WorkStage.BATCH, self.host.now, self.inbox.collected):
+        collected = self.inbox.collected
+        with self.host.status.work.within(WorkStage.BATCH, self.host.now, collected, collected().done):
             return await self._gathered()
 
     async def _gathered(self) -> Cause:

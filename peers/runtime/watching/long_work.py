@@ -32,7 +32,7 @@ class _Begun:
     stage: WorkStage
     at: float
     before: int
-    """Of what is counted, when the stage began: groups that were left over from the last batch."""
+    """Done when the stage began: groups that were left over from the last batch."""
     counted: Callable[[], StageCounts]
 
 
@@ -42,14 +42,19 @@ class LongWork:
     def __init__(self) -> None:
         self._begun: list[_Begun] = []
         self._pace: dict[WorkStage, float] = {}
-        """Seconds that one of what is counted took, in the last one of this kind."""
+        """Seconds that one of what is counted took, in the last stage of its kind."""
 
     @contextmanager
     def within(
-        self, stage: WorkStage, now: Callable[[], float], counted: Callable[[], StageCounts]
+        self,
+        stage: WorkStage,
+        now: Callable[[], float],
+        counted: Callable[[], StageCounts],
+        before: int = 0,
     ) -> Iterator[None]:
-        """The body does such a stage; `counted` is called at any time meanwhile, and once after it."""
-        self._begun.append(begun := _Begun(stage, now(), counted().done, counted))
+        """The body does such a stage, of which `before` were done when it began; `counted` is called at any
+        time meanwhile, and once after it."""
+        self._begun.append(begun := _Begun(stage, now(), before, counted))
         try:
             yield
         finally:

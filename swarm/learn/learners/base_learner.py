@@ -161,6 +161,7 @@ class BaseLearner(ABC):
         self.passed, self.to_pass = 0, sum(map(self.objective.teaches, rewards))
         total = objectives.Total.of([group.lengths for group in groups], rewards, others)
         result = self._learn_teaching(GradientWork(groups, prompts, rewards, total, chunks))
+        self.passed = self.to_pass  # ranks do not count them one by one
         metrics = objectives.merge(result.losses)
         if result.cosine is not None:
             metrics["cosine"] = result.cosine

@@ -73,6 +73,26 @@ def without(of: Batch, left_out: Tensor) -> Batch:
     return replace(of, **cut, total=total_of(of))
 
 
+def test_a_learner_says_how_many_of_the_groups_that_teach_went_through_its_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, seen = learner(model(tmp_path, "llama"), settings(micro=1)), list[tuple[int, int]]()
+    groups, prompts, rewards = batch(own.policy, 4)
+    attempt = own._attempt
+
+    def look(chunk: GradientWork) -> Any:
+        seen.append((own.passed, own.to_pass))
+        return attempt(chunk)
+
+    monkeypatch.setattr(own, "_attempt", look)
+    for flat in (0, 1):
+        seen.clear()
+        own.gradient(groups, prompts, [(1.0,) * 4] * flat + rewards[flat:], 105.0)
+        teach = 4 - flat
+        assert seen[-teach:] == [(done, teach) for done in range(teach)]
+        assert (own.passed, own.to_pass) == (teach, teach)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_the_gradient_without_the_groups_that_teach_nothing_is_bit_for_bit_the_same(name: str) -> None:
     method, whole_batch = METHODS[name], drawn()

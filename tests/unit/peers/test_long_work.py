@@ -21,7 +21,11 @@ class Scene:
     @contextmanager
     def stage(self, stage: WorkStage = WorkStage.GRADIENT, done: int = 0, total: int = 8) -> Iterator[None]:
         self.done = done
-        with self.work.within(stage, lambda: self.now, lambda: StageCounts(self.done, total, self.reward)):
+
+        def counted() -> StageCounts:
+            return StageCounts(self.done, total, self.reward)
+
+        with self.work.within(stage, lambda: self.now, counted, done):
             yield
 
     def at(self, seconds: float, done: int) -> StageProgress | None:
