@@ -61,7 +61,7 @@ class PaceView(View):
     """How fast versions come, from the last releases."""
 
     seconds: float
-    """From one version to the next: a median."""
+    """From one version to the next: a mean, which the present one is part of once it takes longer."""
     whole: float | None
     """Seconds of all versions of the run at this pace; None for a run without a last version."""
     ends: float | None
@@ -110,7 +110,7 @@ class HeadView(View):
     work: tuple[WorkView, ...]
     """What takes long now, in the order of a version."""
     pace: PaceView | None
-    """None before two versions are there."""
+    """None before there are some versions."""
     first_accuracy: tuple[int, float] | None
     """(version, held-out accuracy) of the first evaluation."""
     last_accuracy: tuple[int, float] | None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean
 
 from dashboard.fold.recent import STRETCH, StepSeconds
 from dashboard.fold.state import SwarmState
@@ -19,8 +19,9 @@ from dashboard.text import moment
 from dashboard.views import FetchView, PaceView, ProgressView, WorkView
 from swarm.protocol import STAGES, WorkStage
 
-STEPS = 3
-"""Steps of learners before there is advice: the first one waits for all peers to come."""
+FEW, LONG_ENOUGH = 3, 60.0
+"""Intervals between versions, or seconds of fewer, from which on there is a forecast: one call of a sampler
+may be enough for several versions, which follow each other at once."""
 
 LENGTH = "run.sampling.max_tokens"
 SIZE = "run.sampling.group_size"
@@ -50,28 +51,32 @@ def work(state: SwarmState, now: float) -> tuple[WorkView, ...]:
 
 def coming(state: SwarmState, now: float) -> float | None:
     """Mean reward of the groups that have come for the next version; None before one has."""
-    told = [one for _, one in _progress(state, now) if isinstance(one, ProgressView)]
-    rewards = [(one.reward, max(one.done, 1)) for one in told if one.reward is not None]
-    groups = sum(weight for _, weight in rewards)
-    return sum(reward * weight for reward, weight in rewards) / groups if rewards else None
+    patience = state.run.pace.patience
+    rewards = [peer.coming for peer in state.proven() if peer.status(now, patience) == "alive"]
+    told = [(reward, groups) for reward, groups in rewards if groups]
+    groups = sum(weight for _, weight in told)
+    return sum(reward * weight for reward, weight in told) / groups if told else None
 
 
-def pace(state: SwarmState) -> PaceView | None:
-    """None before two versions are there."""
+def pace(state: SwarmState, now: float) -> PaceView | None:
+    """None before there are some versions. The first one does not count: it waits for all peers to come."""
     newest = [state.releases[version] for version in sorted(state.releases) if version > 0][-STRETCH:]
-    gaps = [
-        (moment(later.released) - moment(before.released)) / (later.version - before.version)
-        for before, later in pairwise(newest)
-    ]
-    # a median: a run that stood still over night goes on at the pace it had
-    if not gaps or (seconds := median(gaps)) <= 0:
+    times = [(release.version, moment(release.released)) for release in newest]
+    gaps = sorted((at - since) / (one - before) for (before, since), (one, at) in pairwise(times))
+    if len(gaps) < FEW and (not gaps or times[-1][1] - times[0][1] < LONG_ENOUGH):
+        return None
+    # The longest of many is left out: a run that stood still over night goes on at the pace it had.
+    seconds = fmean(gaps[:-1] if len(gaps) > FEW else gaps)
+    if (open_gap := now - times[-1][1]) > seconds:
+        seconds = fmean([seconds] * len(gaps) + [open_gap])
+    if seconds <= 0:
         return None
     last = state.run.stop.versions
     left = last - newest[-1].version
     return PaceView(
         seconds=seconds,
         whole=seconds * last if last else None,
-        ends=moment(newest[-1].released) + seconds * left if left > 0 else None,
+        ends=max(times[-1][1] + seconds * left, now) if left > 0 else None,
         note=_note(state),
     )
 
@@ -101,9 +106,7 @@ def _together(stage: str, unit: str, those: list[ProgressView | FetchView]) -> W
 
 def _note(state: SwarmState) -> str:
     steps = [*state.recent.spent][-STRETCH:]
-    if len(steps) < STEPS:
-        return ""
-    seconds = {phase: median(getattr(one, phase) for one in steps) for phase in StepSeconds._fields}
+    seconds = {phase: sum(getattr(one, phase) for one in steps) for phase in StepSeconds._fields}
     if (whole := sum(seconds.values())) <= 0:
         return ""
     most = max(seconds, key=lambda phase: seconds[phase])

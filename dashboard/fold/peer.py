@@ -88,6 +88,9 @@ class PeerRow(msgspec.Struct, dict=True):
     fetched: tuple[float, int] = (0.0, 0)
     """When its download was first heard of, and the bytes that were there."""
     progress: ProgressView | None = None
+    coming: tuple[float, int] = (0.0, 0)
+    """Mean reward of the groups that this learner last said to have for a version, and their number; 0: it
+    said of none."""
     verdicts: dict[str, int] = {}
     """A Counter: groups of this sampler by verdict, and `expired`, counted by the learners."""
     wasted: dict[str, int] = {}
@@ -150,7 +153,9 @@ class PeerRow(msgspec.Struct, dict=True):
         )
         self.upload, self.download, self.slower = number(beat.upload), number(beat.download), granted(beat)
         self._fetch(beat.fetching, at)
-        self.progress = _progress_view(beat.progress, at)
+        self.progress = told = _progress_view(beat.progress, at)
+        if told is not None and told.reward is not None:
+            self.coming = told.reward, max(told.done, 1)
         self.wasted = known(beat.wasted, UNJUDGED)
         self.judged = beat.accuracy, beat.judged
         self.lag = {cause: _delay(getattr(beat.lag, cause)) for cause in Causes.__struct_fields__}
@@ -257,6 +262,7 @@ class PeerRow(msgspec.Struct, dict=True):
         self.fetching = None if self.fetching is None else _fetch_view(self.fetching)
         self.fetched = moment(self.fetched[0]), whole(self.fetched[1])
         self.progress = None  # of a moment that is past
+        self.coming = number(self.coming[0], -1e12, 1e12), whole(self.coming[1])
         self.done, self.refused, self.trained = whole(self.done), whole(self.refused), whole(self.trained)
         self.rate, self.tokens, self.busy = (
             number(self.rate),

@@ -204,7 +204,7 @@ class Recent:
         self.averaging: deque[float] = deque(maxlen=STRETCH)
         """Seconds of the last rounds."""
         self.spent: deque[StepSeconds] = deque(maxlen=4 * STRETCH)
-        """Of the last steps."""
+        """Of the last steps, but for those to version 1, which wait for all peers to come."""
         self.averaged: deque[float] = deque(maxlen=VERSIONS)
         self.broken: deque[tuple[float, PeerId, str]] = deque(maxlen=VERSIONS)
         """(when, learner, reason)."""
@@ -305,7 +305,8 @@ class Recent:
         self.frozen.pop(event.peer, None)
         trace.steps.append(now)
         trace.together, trace.behind = int(number(event.members)), None
-        self.spent.append(StepSeconds(*(number(getattr(event, phase)) for phase in StepSeconds._fields)))
+        if event.version > 1:
+            self.spent.append(StepSeconds(*(number(getattr(event, phase)) for phase in StepSeconds._fields)))
         if not 0 <= event.version < LARGEST:
             return
         step = self.steps.get(event.version)

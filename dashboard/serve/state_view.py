@@ -91,7 +91,7 @@ def head_of(state: SwarmState, now: float) -> views.HeadView:
         reward=reward.last() if reward else None,
         coming=coming(state, now),
         work=work(state, now),
-        pace=pace(state),
+        pace=pace(state, now),
         first_accuracy=state.accuracies.get("first"),
         last_accuracy=state.accuracies.get("last"),
         evaluation=state.evaluations.last,

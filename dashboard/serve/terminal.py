@@ -133,7 +133,7 @@ def headline(state: SwarmState, now: float, timed: bool = True) -> str:
 
 def forecast(state: SwarmState, now: float) -> str:
     """When the run ends at its pace, and what takes most of that; empty while unknown."""
-    run, found = state.run, pace(state)
+    run, found = state.run, pace(state, now)
     if found is None:
         return ""
     if found.whole is None or found.ends is None:

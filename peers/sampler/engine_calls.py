@@ -151,7 +151,7 @@ class EngineCalls:
         status = self.host.status
 
         def counted() -> StageCounts:
-            return StageCounts(int(engine.statistics().get("ended", 0)), completions)
+            return StageCounts(int(engine.statistics().get("done", 0)), completions)
 
         return status.work.within(stage, self.host.now, counted)
 

@@ -63,7 +63,8 @@ STRETCHED = ("linear", "dynamic", "yarn")
 class HfEngine:
     """`load_weights` loads a release into the model: all weights, an adapter, or weights to quantize; of
     these, what changed since its last call. It raises ValueError, with nothing changed, when they do not fit.
-    `alive` is called before every step of a call that samples, with the call's completions that have ended.
+    `alive` is called before every step of a call that samples, with how many of the call's completions are
+    done: those that go on count by the part of `max_tokens` that they have.
     """
 
     name = "hf"
@@ -76,7 +77,7 @@ class HfEngine:
         max_tokens: int,
         temperature: float = 1.0,
         heads: int = 0,
-        alive: Callable[[int], None] = lambda ended: None,
+        alive: Callable[[int], None] = lambda done: None,
         tasks: int | None = None,
     ) -> None:
         """`tasks`: most prompts that `greedy` answers at a time; None: all. Raises ValueError for a model
@@ -251,7 +252,7 @@ class HfEngine:
             None if seeds is None else GroupNoise(seeds, copies, self._max_tokens, logits.shape[-1], device)
         )
         for t in range(self._max_tokens):
-            self._alive(self._ended + len(lengths) - len(rows))
+            self._alive(self._ended + len(lengths) - len(rows) + len(rows) * t // self._max_tokens)
             if self._stopped:
                 raise Stopped
             logp = torch.log_softmax(logits.float() / self._temperature, -1)

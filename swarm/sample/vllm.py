@@ -129,7 +129,7 @@ class VllmEngine:
     name = "vllm"
 
     def __init__(
-        self, recipe: Recipe, folder: Path, alive: Callable[[int], None] = lambda ended: None
+        self, recipe: Recipe, folder: Path, alive: Callable[[int], None] = lambda done: None
     ) -> None:
         """`folder`: where releases are written for vLLM."""
         self._recipe, self._folder, self._alive = recipe, folder, alive

@@ -90,7 +90,7 @@ class EngineProcess:
         self._counts = SampleCounts()
         self._closed = False
         self._starts = 0
-        self._signs, self._ended = 0, 0
+        self._signs, self._done = 0, 0
         self._turn = threading.Lock()
         self._child: Child | None = None
         self._has_policy = False
@@ -148,12 +148,12 @@ class EngineProcess:
             finally:
                 self._settle()
         self._counts.add(groups, began)
-        self._ended = len(prompts) * group_size
+        self._done = len(prompts) * group_size
         return groups
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         texts = self._ask(GreedyCall([*prompts]), Texts).texts
-        self._ended = len(texts)
+        self._done = len(texts)
         return texts
 
     def render_all(self, tasks: Sequence[Task]) -> list[str]:
@@ -175,11 +175,11 @@ class EngineProcess:
 
     def statistics(self) -> dict[str, float]:
         """`starts`: how often the process was started; `signs` of life that it gave while it computed;
-        `ended`: completions of the current call that had ended at the last sign, or of the last one."""
+        `done`: completions of the current call that were done at the last sign, or of the last one."""
         version = -1 if self._held is None else self._held[1].version
         # A process that starts gives none, and is not missed: START ends its wait.
         signs = self._signs if self._has_policy else time.monotonic()
-        own = {"version": version, "starts": self._starts, "signs": signs, "ended": self._ended}
+        own = {"version": version, "starts": self._starts, "signs": signs, "done": self._done}
         return {**own, **self._counts.statistics()}
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ class EngineProcess:
         """Raises EngineError, and what the call itself raises; there is no process after EngineBroken and
         where it was lost."""
         assert self._child is not None
-        self._ended = 0
+        self._done = 0
         self._child.send(engine_worker.encode(call))
         return self._answer(kind, seconds)
 
@@ -297,7 +297,7 @@ class EngineProcess:
                 if not (isinstance(answer, Alive) or self._is_beside(answer)):
                     break
                 self._signs += 1
-                self._ended = answer.ended if isinstance(answer, Alive) else self._ended
+                self._done = answer.done if isinstance(answer, Alive) else self._done
         except ChildLost as lost:
             self._end()
             killed = isinstance(lost, Ended) and lost.by_signal

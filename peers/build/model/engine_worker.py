@@ -141,8 +141,8 @@ class RenderAnswer(EngineMessage, frozen=True):
 
 
 class Alive(EngineMessage, frozen=True):
-    ended: int = 0
-    """Completions of the current call that have ended."""
+    done: int = 0
+    """Completions of the current call, as `alive` of the engine counts them."""
 
 
 KINDS: dict[str, type[Exception]] = {
@@ -169,8 +169,8 @@ decode_answer = msgspec.msgpack.Decoder(Answer, dec_hook=_array).decode
 
 
 class EngineWorker:
-    """Answers calls. `alive` is called before every step that samples, with the call's completions that have
-    ended."""
+    """Answers calls. `alive` is called before every step that samples, with how many of the call's
+    completions are done."""
 
     def __init__(self, folder: Path, alive: Callable[[int], None]) -> None:
         self._folder, self._alive = folder, alive
@@ -247,9 +247,9 @@ class SignsOfLife:
     def __init__(self, pipe: Pipe) -> None:
         self._pipe, self._last = pipe, time.monotonic()
 
-    def __call__(self, ended: int) -> None:
+    def __call__(self, done: int) -> None:
         if time.monotonic() - self._last > ALIVE:
-            self._pipe.send(encode(Alive(ended)))
+            self._pipe.send(encode(Alive(done)))
             self._last = time.monotonic()
 
 

@@ -125,8 +125,8 @@ def learner_gpus(model: Path, config: Config) -> int:
 
 def hosted(name: str, model: Path, config: Config, folder: Path, alive: Callable[[int], None]) -> Engine:
     """The engine `hf` or `vllm` for a process of its own (engine_worker.py). It calls `alive` at every step,
-    with the call's completions that have ended, has `folder` for its files, and no policy until it loads a
-    release.
+    with how many of the call's completions are done, has `folder` for its files, and no policy until it loads
+    a release.
 
     Raises UserError and ModelError when this machine, or this run, cannot use it.
     """
@@ -169,7 +169,7 @@ def _recipe(model: Path, config: Config) -> Recipe:
     )
 
 
-def hf(model: Path, config: Config, alive: Callable[[int], None] = lambda ended: None) -> HfEngine:
+def hf(model: Path, config: Config, alive: Callable[[int], None] = lambda done: None) -> HfEngine:
     """An engine over transformers, which calls `alive` at every step, as `hosted` says. It has no policy
     until it loads a release.
 

@@ -55,7 +55,7 @@ from swarm.storage.durable import write_durably
 LOOK = 0.25
 """Seconds between two checks of the children and the journal."""
 
-LINE_EVERY = 5.0
+LINE_EVERY = 10.0
 """Seconds between two lines of output without a terminal, at least: there is one where something changed."""
 
 FORECAST_EVERY = 600.0

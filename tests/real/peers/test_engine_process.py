@@ -197,8 +197,8 @@ def test_a_call_that_is_stopped_ends_at_its_next_token_and_the_next_one_is_whole
 ) -> None:
     steps = list[int]()
 
-    def alive(ended: int) -> None:
-        steps.append(ended)
+    def alive(done: int) -> None:
+        steps.append(done)
         if len(steps) == 2:
             engine.stop()
 

@@ -82,7 +82,7 @@ def test_it_says_the_worst_problem_once_until_it_is_another_one() -> None:
     assert "samplers can dial its address" in credit
 
 
-def test_a_log_has_a_line_where_something_changed_and_a_forecast_with_the_second_version(
+def test_a_log_has_a_line_where_something_changed_and_a_forecast(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house, seed, learner = up.Children(tmp_path, Config()), Keyring.new().me, Keyring.new().me
@@ -98,18 +98,17 @@ def test_a_log_has_a_line_where_something_changed_and_a_forecast_with_the_second
         for who, role, progress in ((seed, Role.SEED, None), (learner, Role.LEARNER, far)):
             said = beat(role=role, seq=second + 1, at=NOW + second, progress=progress)
             fold(house.state, events.Heard(at=NOW + second, peer=seed, subject=who, beat=said))
-        if second in (100, 130):
-            new = release(version=(second - 70) // 30, released=NOW + second)
+        if second in (80, 140):
+            new = release(version=(second - 20) // 60, released=NOW + second)
             fold(house.state, events.Released(at=NOW + second, peer=learner, release=new))
         house._print_line()
         lines += capsys.readouterr().err.splitlines()
     told = [line for line in lines if line.startswith("version")]
     assert [re.findall(r"version (\d+).*batch (\d) of 8 groups \(", line) for line in told] == [
-        [(version, done)]
-        for version, done in (("0", "0"), ("0", "1"), ("0", "2"), ("1", "2"), ("1", "3"), ("2", "3"))
+        [(version, done)] for version, done in (("0", "0"), ("0", "1"), ("1", "2"), ("1", "3"), ("2", "3"))
     ]
     assert all("reward 0.25 so far" in line for line in told)
-    assert [line for line in lines if line not in told] == ["at this pace a version takes 30 s"]
+    assert [line for line in lines if line not in told] == ["at this pace a version takes 60 s"]
 
 
 def words(folder: Path, age: float) -> None:

@@ -309,13 +309,14 @@ def test_what_an_engine_says_of_its_tokens_is_what_its_policys_own_forward_says(
         assert (other > 1e-3) == (training == "lora"), "the adapter is in the policy"
 
 
-def test_a_call_says_at_each_step_how_many_of_its_completions_have_ended(folder: Path) -> None:
+def test_a_call_says_at_each_step_how_many_of_its_completions_are_done(folder: Path) -> None:
     said = list[int]()
     tokens = tokenization.load(folder)
     engine = HfEngine(model.load_policy(folder), tokens, weights.load_into, 6, alive=said.append, tasks=2)
     (groups,) = engine.sample(RAGGED[:1], 8, seeds(1, RAGGED[:1]))
     longest = max(groups.lengths)
-    assert said == [sum(length <= step for length in groups.lengths) for step in range(longest)]
+    ended = [sum(length <= step for length in groups.lengths) for step in range(longest)]
+    assert said == [count + (8 - count) * step // 6 for step, count in enumerate(ended)]
     said.clear()
     engine.greedy(RAGGED)
     assert said == sorted(said) and said[0] == 0 and 2 in said and said[-1] < len(RAGGED), "two at a time"

@@ -24,6 +24,7 @@ from swarm.protocol import STAGES, Role, WorkStage
 from swarm.settings.config import Run, Sampling, Stop
 from swarm.types import Digest, Fetching, PeerId, StageProgress
 
+NOTE = "50% of it is waiting for groups; run.batch.groups and run.sampling.group_size change that most."
 SEED, LEARNER, OTHER, SAMPLER = (Keyring.new().me for _ in range(4))
 
 
@@ -41,13 +42,13 @@ def hear(state: SwarmState, peer: PeerId, at: float, **said: object) -> None:
     follow(state, events.Heard(at=at, peer=SEED, subject=peer, beat=told))
 
 
-def versions(state: SwarmState, *seconds: float, **spent: float) -> None:
+def versions(state: SwarmState, *seconds: float, length: float = 2.0, **spent: float) -> None:
     """Releases 1, 2, ... these seconds after NOW, each with its step."""
     for version, at in enumerate(seconds, 1):
         weights = Digest(f"{version:064x}")
         new = release(version=version, weights=weights, released=NOW + at)
         took = {"gather": 1.0, "learn": 1.0, "average": 0.0, "step": 0.0} | spent
-        metrics = {"reward": 0.5, "length": 200.0}
+        metrics = {"reward": 0.5, "length": length}
         step = {"version": version, "groups": 8, "members": 1, "metrics": metrics}
         follow(state, events.Trained(at=NOW + at, peer=LEARNER, **step, **took))  # type: ignore[arg-type]
         follow(state, events.Released(at=NOW + at, peer=LEARNER, release=new))
@@ -109,6 +110,8 @@ def test_the_reward_of_the_groups_that_came_is_told_until_a_version_has_one() ->
     assert coming(state, NOW) == pytest.approx(0.4)
     assert "reward 0.40 so far" in headline(state, NOW)
     assert "reward 0.40 so far" in _screen(state)
+    hear(state, LEARNER, NOW + 1)
+    assert coming(state, NOW + 1) == pytest.approx(0.4), "its gradient is not long yet"
     versions(state, 10.0)
     assert "reward 0.50," in headline(state, NOW + 10)
 
@@ -142,31 +145,56 @@ def test_the_live_view_has_the_work_and_the_forecast_and_each_peer_how_far_it_is
     assert "gathering 5/8" in shown
 
 
-def test_a_forecast_comes_with_the_second_version_and_a_night_without_training_does_not_change_it() -> None:
+def test_a_forecast_comes_after_a_minute_of_versions_or_three_of_their_intervals() -> None:
     state = SwarmState(Run(stop=Stop(versions=10, accuracy=0.9)))
-    assert pace(state) is None and forecast(state, NOW) == ""
+    assert pace(state, NOW) is None and forecast(state, NOW) == ""
     versions(state, 100.0)
-    assert pace(state) is None, "the first one waits for all peers to come"
+    assert pace(state, NOW + 100) is None, "the first one waits for all peers to come"
+    assert _at(130.0, 100.0, 130.0) is None, "two versions of one call of a sampler"
+    assert _at(170.0, 100.0, 170.0) == 70.0
+    assert _at(106.0, 100.0, 102.0, 104.0, 106.0) == 2.0
     state = SwarmState(state.run)
-    versions(state, 100.0, 130.0)
-    assert pace(state) == PaceView(seconds=30.0, whole=300.0, ends=NOW + 130.0 + 8 * 30.0, note="")
-    said = "at this pace 10 versions take 5 min, until about 15:12, or less where the accuracy reaches 90%"
-    assert forecast(state, NOW + 130.0) == said
-    versions(state, 100.0, 130.0, 160.0, 30_000.0, 30_030.0, 30_060.0)
-    found = pace(state)
-    assert found is not None and found.seconds == 30.0
+    versions(state, 100.0, 170.0)
+    found = pace(state, NOW + 170.0)
+    assert found == PaceView(seconds=70.0, whole=700.0, ends=NOW + 170.0 + 8 * 70.0, note=NOTE)
+    said = "at this pace 10 versions take 12 min, until about 15:18, or less where the accuracy reaches 90%"
+    assert forecast(state, NOW + 170.0) == f"{said}; {NOTE[:-1]}"
+
+
+def _at(now: float, *released: float) -> float | None:
+    state = SwarmState()
+    versions(state, *released)
+    found = pace(state, NOW + now)
+    return found.seconds if found is not None else None
+
+
+def test_versions_in_bursts_have_the_pace_of_all_and_a_night_without_training_changes_nothing() -> None:
+    bursts = [100.0 + 60.0 * call + late for call in range(6) for late in (0.0, 2.0)]
+    assert _at(bursts[-1], *bursts) == pytest.approx(30.0, rel=0.2)
+    night = [100.0, 130.0, 160.0, 190.0, 30_000.0, 30_030.0, 30_060.0]
+    assert _at(30_060.0, *night) == 30.0
+    assert _at(30_060.0 + 100.0, *night) == pytest.approx(40.0), "this one takes longer"
+    state = SwarmState()
+    versions(state, *night)
     kept = snapshot.load(snapshot.dump(state), state.run)
-    assert (again := pace(kept)) is not None and again.seconds == 30.0
+    assert (again := pace(kept, NOW + 30_060.0)) is not None and again.seconds == 30.0
 
 
 def test_a_run_without_a_last_version_has_a_pace_alone_and_one_that_is_complete_no_end() -> None:
     state = SwarmState()
-    versions(state, 100.0, 130.0)
-    assert forecast(state, NOW + 130) == "at this pace a version takes 30 s"
+    versions(state, 100.0, 170.0)
+    assert forecast(state, NOW + 170) == f"at this pace a version takes 70 s; {NOTE[:-1]}"
     state = SwarmState(Run(stop=Stop(versions=2)))
-    versions(state, 100.0, 130.0)
-    found = pace(state)
+    versions(state, 100.0, 170.0)
+    found = pace(state, NOW + 170)
     assert found is not None and found.ends is None
+
+
+def test_a_run_that_is_late_ends_at_any_time_but_not_in_the_past() -> None:
+    state = SwarmState(Run(stop=Stop(versions=3)))
+    versions(state, 100.0, 170.0)
+    found = pace(state, NOW + 1000)
+    assert found is not None and found.ends == NOW + 1000
 
 
 @pytest.mark.parametrize(
@@ -209,10 +237,10 @@ def test_the_two_settings_are_those_of_what_takes_most_of_a_version(
     spent: dict[str, float], limit: int, said: str
 ) -> None:
     state = SwarmState(Run(sampling=Sampling(max_tokens=limit)))
-    versions(state, 100.0, 130.0, 160.0, **spent)
-    found = pace(state)
+    versions(state, 100.0, 170.0, length=200.0, **spent)
+    found = pace(state, NOW + 170)
     assert found is not None and found.note == said
-    assert forecast(state, NOW + 160).endswith(f"30 s; {said[:-1]}")
+    assert forecast(state, NOW + 170).endswith(f"70 s; {said[:-1]}")
 
 
 def test_every_stage_has_a_unit() -> None:
