@@ -110,7 +110,7 @@ class HeadView(View):
     work: tuple[WorkView, ...]
     """What takes long now, in the order of a version."""
     pace: PaceView | None
-    """None before there are some versions."""
+    """None before there are some versions, and where no learner is here."""
     first_accuracy: tuple[int, float] | None
     """(version, held-out accuracy) of the first evaluation."""
     last_accuracy: tuple[int, float] | None

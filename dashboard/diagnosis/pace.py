@@ -17,7 +17,7 @@ from dashboard.fold.recent import STRETCH, StepSeconds
 from dashboard.fold.state import SwarmState
 from dashboard.text import moment
 from dashboard.views import FetchView, PaceView, ProgressView, WorkView
-from swarm.protocol import STAGES, WorkStage
+from swarm.protocol import STAGES, Role, WorkStage
 
 FEW, LONG_ENOUGH = 3, 60.0
 """Intervals between versions, or seconds of fewer, from which on there is a forecast: one call of a sampler
@@ -59,7 +59,10 @@ def coming(state: SwarmState, now: float) -> float | None:
 
 
 def pace(state: SwarmState, now: float) -> PaceView | None:
-    """None before there are some versions. The first one does not count: it waits for all peers to come."""
+    """None before there are some versions, and where no learner is here. The first version does not count: it
+    waits for all peers to come."""
+    if not state.alive(Role.LEARNER, now):
+        return None
     newest = [state.releases[version] for version in sorted(state.releases) if version > 0][-STRETCH:]
     times = [(release.version, moment(release.released)) for release in newest]
     gaps = sorted((at - since) / (one - before) for (before, since), (one, at) in pairwise(times))

@@ -29,7 +29,7 @@ from peers.build.joining.adopted_releases import take_releases
 from peers.build.joining.connect_retry import ConnectRetry
 from peers.build.joining.consent import check_code
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
-from peers.build.model import base_model
+from peers.build.model import base_model, loading
 from peers.build.model.engine_opening import fitting_role, imported, open_engine, samples
 from peers.build.model.engine_process import EngineProcess
 from peers.build.model.learner_averager import NoAverager, open_averager
@@ -389,8 +389,9 @@ async def _act(
         async with open_averager(local, run, node) if butterfly else nullcontext(NoAverager()) as averager:
             host = real_host(local, run, role, config, node, averager, membership)
             on_signal.leave = host.leave
-            say("loading the model")
-            learner, tokens = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
+            learner, tokens = await loading.said(
+                "the model", node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
+            )
             replay = partial(factory.replay, run.model, host.config)
             async with open_source(run, host, node, tokens.render_all) as source:
                 async with live_line(host), kept_up(host, local, node, run):
@@ -409,9 +410,10 @@ async def _use_engine(
 ) -> None:
     """Run a role that samples or evaluates."""
     role = host.who.role
-    say("loading the engine")
     began = host.now()
-    engine, tokens, why = await open_engine(node.work, process, run.model, host.config)
+    engine, tokens, why = await loading.said(
+        "the engine", open_engine(node.work, process, run.model, host.config)
+    )
     say(f"{why} (loaded in {host.now() - began:.1f} s)")
     with contextlib.closing(engine):
         async with open_source(run, host, node, tokens.render_all, slow=tokens is engine) as source:

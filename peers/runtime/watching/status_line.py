@@ -46,8 +46,8 @@ CAUSES = {
 
 
 def sentence(status: PeerStatus, role: Role, now: float, credit: int = 0, why: str = "") -> str:
-    """One sentence: version, work done, tokens a second, lag and its main cause, credit; then the phase, and
-    how far it is in a long stage of work or `why` it is idle."""
+    """One sentence: version, progress of a long stage, work done, tokens a second, lag and its main cause,
+    credit; then the phase and `why` it is idle."""
     done = {
         Role.SAMPLER: (
             f"{status.admitted + status.refused + status.inbox:,} groups sent, {status.admitted:,} admitted"
@@ -58,15 +58,16 @@ def sentence(status: PeerStatus, role: Role, now: float, credit: int = 0, why: s
         Role.AUDITOR: f"{status.done:,} groups replayed",
     }.get(role, f"{status.done:,} versions evaluated")
     version = status.mirror if role is Role.OBSERVER else status.version
-    parts = [f"version {version}" if version >= 0 else "no policy yet", done]
+    parts = [f"version {version}" if version >= 0 else "no policy yet"]
+    if (work := status.work.progress(now)) is not None:
+        left = work.left if work.left >= 0 else None
+        parts.append(how_far(work.stage, STAGES[work.stage], work.done, work.total, left))
+    parts.append(done)
     if rate := status.tokens.rate(now):
         parts.append(f"{rate:,.0f} tokens/s")
     parts += _behind(status.lag, role)
     if credit:
         parts.append(f"credit {credit}")
-    if (work := status.work.progress(now)) is not None:
-        left = work.left if work.left >= 0 else None
-        why = how_far(work.stage, STAGES[work.stage], work.done, work.total, left)
     return f"{', '.join(parts)}; {PHASES[status.phase]}" + (f": {why}" if why else "")
 
 

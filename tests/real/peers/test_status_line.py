@@ -270,7 +270,7 @@ def test_the_line_says_how_far_a_peer_is_in_a_long_stage_of_work() -> None:
         assert sentence(told, Role.LEARNER, 0.0).endswith("; learning")
         now[0], done[0] = 20.0, 2
         said = sentence(told, Role.LEARNER, 20.0)
-    assert said.endswith("; learning: gradient 2 of 8 groups (6/min, about 60 s left)")
+    assert said.startswith("version 7, gradient 2 of 8 groups (6/min, about 60 s left), 0 groups admitted")
 
 
 def test_a_log_gets_a_line_as_soon_as_the_first_policy_is_there(

@@ -52,6 +52,7 @@ def versions(state: SwarmState, *seconds: float, length: float = 2.0, **spent: f
         step = {"version": version, "groups": 8, "members": 1, "metrics": metrics}
         follow(state, events.Trained(at=NOW + at, peer=LEARNER, **step, **took))  # type: ignore[arg-type]
         follow(state, events.Released(at=NOW + at, peer=LEARNER, release=new))
+    state.peers[LEARNER].role = Role.LEARNER
 
 
 def batch(done: int, total: int = 8, **more: float) -> StageProgress:
@@ -188,6 +189,13 @@ def test_a_run_without_a_last_version_has_a_pace_alone_and_one_that_is_complete_
     versions(state, 100.0, 170.0)
     found = pace(state, NOW + 170)
     assert found is not None and found.ends is None
+
+
+def test_where_no_learner_is_here_nothing_is_foretold() -> None:
+    state = SwarmState(Run(stop=Stop(versions=3)))
+    versions(state, 100.0, 170.0)
+    follow(state, events.Left(at=NOW + 171, peer=LEARNER, name="", reason="asked to stop"))
+    assert pace(state, NOW + 171) is None and forecast(state, NOW + 171) == ""
 
 
 def test_a_run_that_is_late_ends_at_any_time_but_not_in_the_past() -> None:
