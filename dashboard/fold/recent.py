@@ -99,13 +99,20 @@ class Trace:
 
 @dataclass(slots=True)
 class VersionStep:
-    """One version's training: means over its learners, weighted by their groups."""
+    """One version's training: means over its learners that have a figure, weighted by their groups."""
 
-    groups: float = 0.0
-    sums: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Metric -> groups of the learners that have it, and its sum over them."""
+
+    def add(self, name: str, groups: float, value: float) -> None:
+        counted, total = self.sums.get(name, (0.0, 0.0))
+        self.sums[name] = counted + groups, total + groups * value
 
     def mean(self, name: str) -> float | None:
-        return self.sums[name] / self.groups if name in self.sums else None
+        if name not in self.sums:
+            return None
+        groups, total = self.sums[name]
+        return total / groups
 
 
 @dataclass(slots=True)
@@ -316,12 +323,9 @@ class Recent:
             step = self.steps[event.version] = VersionStep()
             self._close_stretch()
         groups = max(number(event.groups), 1.0)
-        step.groups += groups
         for name in self.METRICS:
             if name in event.metrics:
-                step.sums[name] = step.sums.get(name, 0.0) + groups * number(
-                    event.metrics[name], low=-1e12, high=1e12
-                )
+                step.add(name, groups, number(event.metrics[name], low=-1e12, high=1e12))
 
     def _close_stretch(self) -> None:
         """Begin a version: those before it are complete."""

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from made_up_swarm import METRICS, START, Swarm
 from rich.console import Console
 from synthetic_events import Fault, swarm_events
+from trained_runs import trained
 
 from dashboard.diagnosis import diagnose
 from dashboard.fold.folds import fold
@@ -683,6 +684,13 @@ def test_no_event_breaks_a_diagnosis(events: list[happened.Event], now: float) -
     for event in events:
         fold(state, event)
     assert isinstance(diagnose(state, now), tuple)
+
+
+def test_a_learner_none_of_whose_groups_teaches_lowers_no_mean_of_weights() -> None:
+    recent = Recent()
+    recent.take(trained(3, 0, 16, reward=1.0, flat=1.0))
+    recent.take(trained(3, 1, 48, reward=0.5, flat=0.5, ess=0.8))
+    assert (recent.metric("ess"), recent.metric("reward")) == ([pytest.approx(0.8)], [0.625])
 
 
 def test_memory_is_bounded_whatever_comes() -> None:
