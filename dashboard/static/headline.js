@@ -55,8 +55,9 @@ function Accuracy() {
   const [first, last] = useSelect(({ head }) => [head?.first_accuracy, head?.evaluation]);
   if (!last) return html`<${Figure} id="accuracy" label="Held-out accuracy" value="–" note="not evaluated yet" />`;
   const since = first && first[0] !== last.version ? `from ${percent(first[1])} at version ${count(first[0])}` : `at version ${count(last.version)}`;
-  const note = `${percent(last.low)} to ${percent(last.high)} with 95 % confidence, ${since}`;
-  const sampled = Object.entries(last.sampled).map(([name, { value }]) => `; ${name} ${percent(value)}`).join("");
+  const note = `95 %: ${(100 * last.low).toFixed(1)}–${percent(last.high)}; ${since}`;
+  const estimates = Object.entries(last.sampled); // the mean first, then pass@2 to pass@k: the page has room for two
+  const sampled = estimates.filter((_, place) => place === 0 || place === estimates.length - 1).map(([name, { value }]) => `; ${name} ${percent(value)}`).join("");
   return html`<${Figure} id="accuracy" label="Held-out accuracy" value=${percent(last.accuracy)} note=${note + sampled} />`;
 }
 

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Literal
 
 import pytest
-from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, released, still, story, who
+from dashboard_story import EVALUATOR, HOSTILE, LEARNERS, SAMPLERS, SEED, heard, released, still, story, who
 from dashboards import INVITE, PATIENCE, Play, census, listen, look, past, served
 from made_up_swarm import START, Swarm
 from msgspec.structs import replace
@@ -28,7 +28,7 @@ from swarm import events as happened
 from swarm.membership.identity import human_name
 from swarm.protocol import Role
 from swarm.settings.config import Run, Stop
-from swarm.types import Lag, PeerId, StageProgress
+from swarm.types import Estimate, Lag, PeerId, StageProgress
 
 SECTIONS = ("now", "wrong", "staleness", "learning", "network", "peers", "samples", "events", "invite")
 CURVES = 12
@@ -103,6 +103,33 @@ async def frozen(page: Page) -> None:
     machine is."""
     soon = 2  # seconds from now: a moment that is past by when the browser hears of it is an error
     await page.clock.pause_at(await page.evaluate("Date.now()") / 1000 + soon)
+
+
+def test_the_accuracys_interval_and_sampled_answers_are_on_the_page(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        judged = happened.Evaluated(
+            at=time.time(),
+            peer=EVALUATOR,
+            version=400,
+            accuracy=0.5,
+            tasks=256,
+            sampled={
+                name: Estimate(value=value, low=0.1, high=0.9)
+                for name, value in (("mean@4", 0.25), ("pass@2", 0.31), ("pass@4", 0.75))
+            },
+        )
+        async with served(still(), [*past(300), judged]) as url:
+            page = await chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+            complaints = listen(page)
+            await page.goto(url)
+            note = "95 %: 43.9–56.1%; from 35.2% at version 0; mean@4 25.0%; pass@4 75.0%"
+            await expect(page.locator("#now")).to_contain_text(note)
+            for title in ("mean@4", "pass@2", "pass@4"):
+                await expect(page.locator("#curves")).to_contain_text(f"Held out, {title}")
+            await look(page, "sampled")
+            assert complaints == []
+
+    play(scene)
 
 
 def test_a_swarm_appears_on_the_page(play: Play) -> None:
