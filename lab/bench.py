@@ -17,6 +17,9 @@
     faults     next version and full strength after kills, stops, cuts -
     simulator  peer-hours of virtual time a CPU second; a seed's       -
                traffic from many samplers
+    learner    CPU seconds, tokens and memory of a gradient whose      a padded row for each completion
+               groups go through the model with each prompt once
+    learner-smollm2  the same with the pretrained model                the same
     refill     held-out accuracy and tokens of trainings whose batches    batches of all groups as they come
                are filled by signal
     busy       share of their time that learners compute, with kills   gradients and rounds in turns
@@ -57,6 +60,8 @@ ROWS = {
     "rounds": "lab.rows.rounds",
     "faults": "lab.rows.faults",
     "simulator": "lab.rows.simulated.simulator",
+    "learner": "lab.rows.learner",
+    "learner-smollm2": "lab.rows.learner:smollm2",
     "refill": "lab.rows.simulated.refill",
     "busy": "lab.rows.simulated.busy",
 }
@@ -67,6 +72,8 @@ LONG = (
     "tokens-13M",
     "faults",
     "simulator",
+    "learner",
+    "learner-smollm2",
     "refill",
     "busy",
 )

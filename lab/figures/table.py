@@ -26,7 +26,15 @@ TOO_MANY = "too many"
 """Unit of a count of what should not be: 0 is right on any machine."""
 
 HIGHER = frozenset(
-    {"groups/s", "tokens/s", "groups", "of wall time", "% of their time", "of the rate without it"}
+    {
+        "groups/s",
+        "tokens/s",
+        "groups",
+        "of wall time",
+        "% of their time",
+        "% of its tokens",
+        "of the rate without it",
+    }
 )
 """Units of which more is better, beside those that end in `a CPU second` or `an hour`."""
 

@@ -65,10 +65,10 @@ class Partner:
     def tell(self, **question: Any) -> None:
         self._child.send(json.dumps(question).encode())
 
-    def receive(self) -> Answer:
-        """The next answer. Raises Unmeasured when the child dies or is silent for LONGEST seconds."""
+    def receive(self, longest: float = LONGEST) -> Answer:
+        """The next answer. Raises Unmeasured when the child dies or is silent for `longest` seconds."""
         try:
-            answer: Answer = json.loads(self._child.receive(LONGEST))
+            answer: Answer = json.loads(self._child.receive(longest))
         except process.ChildLost as lost:
             raise Unmeasured(f"{self.module} {lost}") from None
         if "failed" in answer:
