@@ -132,7 +132,8 @@ class RunShape(NamedTuple):
             training=run.model.training,
             recompute=config.peer.learner.checkpointing == "on",
             audits=audit.share > 0 and audited,
-            reference=has_reference(run),
+            # an objective of the owner's own is for learners alone, who have consented to it by then
+            reference=":" not in run.objective.name and has_reference(run),
         )
 
 

@@ -10,8 +10,8 @@ from swarm.settings.config import Run
 
 def has_reference(run: Run) -> bool:
     """Raises ValueError as `objectives.objective`. Imports torch, which takes seconds, only where the run may
-    have such a term: no method has one without a weight of the run's own."""
-    if not run.objective.options.get("kl") and ":" not in run.objective.name:
+    have such a term: no method has one without an option of the run's own."""
+    if run.objective.options.keys().isdisjoint(("kl", "kl_against")) and ":" not in run.objective.name:
         return False
     from swarm.learn.objectives import objective
 

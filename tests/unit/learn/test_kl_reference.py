@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from learner_batches import KINDS, Batch, batch, gradient, model, settings
+from msgspec.structs import replace
 from rows import nightly
 from torch import Tensor
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(training: Any = "full", **options: Any) -> Run:
     objective = ObjectiveSettings(name="gepo", options=KL | options)
-    return msgspec.structs.replace(settings(training, lr=3e-3), objective=objective)
+    return replace(settings(training, lr=3e-3), objective=objective)
 
 
 def begun(folder: Path, training: str, **options: Any) -> Learner:
@@ -118,13 +118,15 @@ def test_only_where_all_weights_are_trained_there_is_a_second_copy(
         estimates.learner(examine(folder), shape, training, gpu=False).least.model
         for shape in (RunShape.of(Config(run=each.run)) for each in (one, other))
     ]
+    own = replace(one.run, objective=ObjectiveSettings(name="not.here:OWN"))
+    assert not RunShape.of(Config(run=own)).reference  # nothing is imported for an estimate
     more = copies * 4 * found * estimates.ALLOCATOR_OVERHEAD
     assert predicted[0] - predicted[1] == pytest.approx(more, rel=0.01)
 
 
 @pytest.mark.parametrize("against", ["ref", "sampler"])
 def test_a_joiner_makes_the_reference_from_the_runs_files(folder: Path, tmp_path: Path, against: str) -> None:
-    its = msgspec.structs.replace(run(kl_against=against), model=ModelSettings(name=str(folder)))
+    its = replace(run(kl_against=against), model=ModelSettings(name=str(folder)))
     made = new_run.create(tmp_path / "run", its, folder)
     assert (BASE in made.spec.files) == (against == "ref")
     if against == "ref":
@@ -142,5 +144,7 @@ def test_a_model_on_several_gpus_has_no_reference(folder: Path) -> None:
 
 def test_no_method_has_a_reference_that_its_run_does_not_ask_for() -> None:
     assert not [method.name for method in METHODS if method.has_reference]
+    weighted = ObjectiveSettings(name="disco", options={"kl_against": "ref"})  # it has a KL term by itself
+    assert has_reference(Run(objective=weighted))
     assert has_reference(run()) and not has_reference(run(kl_against="sampler"))
     assert not has_reference(Run()) and not has_reference(run(kl=0))
