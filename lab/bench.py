@@ -10,6 +10,8 @@
     tokens-13M  the same, a model of 12.7M parameters                  one process that does all in turn
     accuracy   wall and CPU seconds to 60 % of the demo's held-out     one process that does all in turn; TRL
                tasks
+    real       wall and CPU seconds of a pretrained model to 90 % of      TRL
+               held-out words
     memory     MiB of each role's processes                            -
     patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
     releases   when the last of n receivers has a version, virtual     a plain server: n copies over one line
@@ -54,6 +56,7 @@ ROWS = {
     "tokens": "lab.rows.tokens",
     "tokens-13M": "lab.rows.tokens:wide",
     "accuracy": "lab.rows.accuracy",
+    "real": "lab.rows.real",
     "memory": "lab.rows.memory",
     "patches": "lab.rows.patches",
     "releases": "lab.rows.simulated.releases",
@@ -70,6 +73,7 @@ ROWS = {
 LONG = (
     "averaging-100M",
     "tokens-13M",
+    "real",
     "faults",
     "simulator",
     "learner",

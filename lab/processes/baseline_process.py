@@ -39,7 +39,7 @@ def main() -> int:
 
 
 class SampleAndTrain:
-    def __init__(self, model: Path, *sets: str) -> None:
+    def __init__(self, model: Path, *sets: str, config: str = "") -> None:
         from lab.swarms.local_swarm import settings
         from peers.build.model import factory
         from swarm.learn.models import tokenization
@@ -47,7 +47,7 @@ class SampleAndTrain:
         from swarm.tasks.rendered import Rendered
         from swarm.types import PeerId
 
-        self.config = settings(*sets)
+        self.config = settings(*sets, config=config)
         run = self.config.run
         self.engine = factory.hf(model, self.config)
         self.learner, _ = factory.learner(model, self.config)

@@ -1,11 +1,12 @@
-"""Baseline of the rows `tokens` and `accuracy`: TRL's GRPOTrainer on the same model, task and sizes.
+"""Baseline of the rows `tokens`, `accuracy` and `real`: TRL's GRPOTrainer on the same model, task and sizes.
 
     python -m lab.processes.baseline_trl '{"model": ..., "seconds": 20, "warm": 3}'
         -> {"tokens", "seconds", "cpu", ...}
 
-Where TRL has the same setting it has our value: 32 prompts of 8 completions a step, at most 6 tokens,
-temperature 1, AdamW with our rate and moments, no KL, one thread, fp32 on the CPU, `generate` of
-transformers. Tokens are those of the completions, end tokens included, as the reward function gets them.
+Where TRL has the same setting it has our value: prompts of a step and completions of each, their longest,
+temperature, adapter, AdamW with our rate and moments, no KL, fp32 on the CPU. Activations are kept, and
+`generate` of transformers samples. Prompts are written by the run's chat template. Tokens are those of the
+completions, end tokens included, as the reward function gets them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lab.swarms.local_swarm import settings
 from lab.swarms.partner import opened, say
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def main() -> int:
     torch.set_num_threads(1)
     count = Count(setup["warm"], setup["seconds"])
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
-        trainer(trl, Path(setup["model"]), Path(folder), count).train()
+        trainer(trl, settings().run, Path(setup["model"]), Path(folder), count).train()
     seconds = count.ended - count.began
     say(
         seconds=seconds,
@@ -94,18 +96,19 @@ class Watching(Protocol):
         """After an optimizer step. True ends the training."""
 
 
-def trainer(trl: Any, model: Path, folder: Path, count: Watching) -> Any:
-    """A GRPOTrainer with the bench's settings, which reports its progress to `count`. `trl` is the module."""
+def trainer(trl: Any, run: Run, model: Path, folder: Path, count: Watching) -> Any:
+    """A GRPOTrainer with the settings of a run, which reports its progress to `count`. `trl` is the
+    module."""
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback
 
-    from lab.swarms.local_swarm import settings
+    from swarm.learn.models import tokenization
     from swarm.learn.models.model import load_policy
     from swarm.learn.models.pretrained import load_tokenizer
     from swarm.tasks import catalog as tasks
+    from swarm.tasks.rendered import Rendered
 
-    run = settings().run
-    source = tasks.source(run.task, run.seed)
+    source = Rendered(tasks.source(run.task, run.seed), tokenization.of_run(model, run).render_all)
     exercises = [source.task(i) for i in range(4096)]
     rows = Dataset.from_list([{"prompt": task.prompt, "index": task.index} for task in exercises])
     tokenizer = load_tokenizer(model)
@@ -125,7 +128,7 @@ def trainer(trl: Any, model: Path, folder: Path, count: Watching) -> Any:
             return control
 
     it = trl.GRPOTrainer(
-        model=load_policy(model),
+        model=load_policy(model, lora=None if run.model.training == "full" else run.lora),
         reward_funcs=reward,
         args=_arguments(trl, run, folder),
         train_dataset=rows,
@@ -157,6 +160,7 @@ def _arguments(trl: Any, run: Run, folder: Path) -> Any:
         beta=0.0,
         use_cpu=True,
         bf16=False,
+        gradient_checkpointing=False,
         max_steps=LAST_STEP,
         save_strategy="no",
         report_to="none",

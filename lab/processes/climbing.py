@@ -1,8 +1,8 @@
-"""Baselines of the row `accuracy`: one process trains from the warm start until the held-out accuracy is
-reached.
+"""Baselines of the rows `accuracy` and `real`: one process trains from the start until the held-out accuracy
+is reached.
 
     python -m lab.processes.climbing '{"model": ..., "who": "process", "target": 0.6, "every": 5,
-                                              "tasks": 256, "seconds": 100}'
+                                              "tasks": 256, "seconds": 100, "config": "", "threads": 1}'
         -> {"seconds", "cpu", "versions", "accuracy"} of the first examination that reached the target,
            or {"failed": why}
 
@@ -22,7 +22,9 @@ from typing import Any
 
 from lab.processes import baseline_trl
 from lab.processes.baseline_process import SampleAndTrain
+from lab.swarms.local_swarm import settings
 from lab.swarms.partner import Answer, opened, say
+from swarm.settings.config import Config
 from swarm.tasks.base import distinct
 
 
@@ -71,7 +73,7 @@ def main() -> int:
     import torch
 
     setup = opened()
-    torch.set_num_threads(1)
+    torch.set_num_threads(setup["threads"])
     say(**{"process": _in_turn, "trl": _trl}[setup["who"]](setup))
     return 0
 
@@ -85,7 +87,7 @@ def accuracy(engine: Any, source: Any, tasks: int, right: float) -> float:
 
 
 def _in_turn(setup: Answer) -> Answer:
-    loop = SampleAndTrain(Path(setup["model"]))
+    loop = SampleAndTrain(Path(setup["model"]), config=setup["config"])
     right = loop.config.run.evaluation.right
     climb = Climb(setup, lambda: accuracy(loop.engine, loop.source, setup["tasks"], right))
     while True:
@@ -99,25 +101,26 @@ def _trl(setup: Answer) -> Answer:
         import trl
     except ImportError as error:
         return {"failed": baseline_trl.missing(error)}
-    model = Path(setup["model"])
+    model, config = Path(setup["model"]), settings(config=setup["config"])
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         count = _Examined()
-        trainer = baseline_trl.trainer(trl, model, Path(folder), count)
-        count.climb = climb = Climb(setup, _examination(model, trainer, setup["tasks"]))
+        trainer = baseline_trl.trainer(trl, config.run, model, Path(folder), count)
+        count.climb = climb = Climb(setup, _examination(model, config, trainer, setup["tasks"]))
         trainer.train()
         return {**climb.answer(), "trl": trl.__version__}
 
 
-def _examination(model: Path, trainer: Any, tasks: int) -> Callable[[], float]:
-    from lab.swarms.local_swarm import settings
+def _examination(model: Path, config: Config, trainer: Any, tasks: int) -> Callable[[], float]:
     from peers.build.model import factory
     from swarm.learn.files.weights import release_bytes
+    from swarm.learn.models import tokenization
     from swarm.storage.weights import Weights
     from swarm.tasks import catalog
+    from swarm.tasks.rendered import Rendered
 
-    config = settings()
     engine = factory.hf(model, config)
-    source = catalog.source(config.run.task, config.run.seed)
+    render = tokenization.of_run(model, config.run).render_all
+    source = Rendered(catalog.source(config.run.task, config.run.seed), render)
 
     def examine() -> float:
         engine.load(Weights.of(release_bytes(trainer.model), 0))

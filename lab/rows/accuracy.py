@@ -62,30 +62,33 @@ def measure(
         "every": EVERY,
         "tasks": run.evaluation.tasks,
         "seconds": SECONDS,
+        "config": "",
+        "threads": 1,
     }
-    alone = _baseline(say, setup, "process")
+    alone = baseline(say, setup, "process")
     climbs = {"one process in turn": alone}
     for learners, samplers in sizes:
         name = f"a swarm of {learners} + {samplers}"
         say(name)
-        climbs[name] = _swarm(learners, samplers, target)
+        climbs[name] = swarm(learners, samplers, setup)
     lines: list[Line] = [
-        _figure(target, name, climb, "one process in turn", alone)
+        figure("accuracy", target, name, climb, "one process in turn", alone)
         for name, climb in climbs.items()
         if climb is not alone
     ]
     if reference:
         try:
-            trl = _baseline(say, setup, "trl")
+            trl = baseline(say, setup, "trl")
         except Unmeasured as why:
             return [*lines, Gap(row="accuracy", why=f"TRL's GRPOTrainer: {why}")]
-        lines += [_figure(target, name, climb, "TRL's GRPOTrainer", trl) for name, climb in climbs.items()]
+        against = "TRL's GRPOTrainer"
+        lines += [figure("accuracy", target, name, climb, against, trl) for name, climb in climbs.items()]
     return lines
 
 
-def _figure(target: float, what: str, climb: Climb, against: str, other: Climb) -> Figure:
+def figure(row: str, target: float, what: str, climb: Climb, against: str, other: Climb) -> Figure:
     return Figure(
-        row="accuracy",
+        row=row,
         what=f"{target:.0%} of held-out tasks, {what}",
         value=climb.seconds,
         unit="s",
@@ -100,15 +103,19 @@ def _figure(target: float, what: str, climb: Climb, against: str, other: Climb) 
     )
 
 
-def _baseline(say: Say, setup: Answer, who: str) -> Climb:
+def baseline(say: Say, setup: Answer, who: str) -> Climb:
+    """The climb of lab.processes.climbing. Raises Unmeasured."""
     say({"process": "one process in turn", "trl": "TRL's GRPOTrainer"}[who])
     with Partner("lab.processes.climbing", {**setup, "who": who}) as partner:
-        told = partner.receive()
+        told = partner.receive(2 * setup["seconds"])  # with its examinations
     return Climb(*(told[name] for name in Climb._fields))
 
 
-def _swarm(learners: int, samplers: int, target: float) -> Climb:
-    with LocalSwarm(f"run.evaluation.every={EVERY}", patience=SECONDS) as home:
+def swarm(learners: int, samplers: int, setup: Answer) -> Climb:
+    """The climb of a swarm of so many. Raises Unmeasured."""
+    target, endless = setup["target"], ("run.stop.accuracy=0", "run.stop.versions=0")
+    every = f"run.evaluation.every={setup['every']}"
+    with LocalSwarm(every, *endless, config=setup["config"], patience=setup["seconds"]) as home:
         evaluator = home.join(Role.EVALUATOR)
         samples = [home.join(Role.SAMPLER) for _ in range(samplers)]
         home.until("samplers to be ready", lambda: all(has(home, name, events.Adopted) for name in samples))

