@@ -23,9 +23,11 @@ FEW, LONG_ENOUGH = 3, 60.0
 """Intervals between versions, or seconds of fewer, from which on there is a forecast: one call of a sampler
 may be enough for several versions, which follow each other at once."""
 
-LENGTH = "run.sampling.max_tokens"
-SIZE = "run.sampling.group_size"
+LENGTH, SIZE = "run.sampling.max_tokens", "run.sampling.group_size"
 """What makes a group's tokens fewer: the limit, where completions come near it, else their number."""
+
+OVERLAP, CODEC = "run.averaging.overlap", "run.averaging.compression"
+"""What makes a round cost less: another gradient beside it, or where there is one already, fewer bytes."""
 
 NEAR = 0.5
 """Part of the limit from which on completions come near it, on average."""
@@ -33,10 +35,13 @@ NEAR = 0.5
 COSTS: dict[str, tuple[str, tuple[str, str]]] = {
     "gather": ("waiting for groups", ("run.batch.groups", LENGTH)),
     "learn": ("computing gradients", ("run.batch.groups", LENGTH)),
-    "average": ("averaging", ("run.averaging.overlap", "run.averaging.mode")),
+    "average": ("averaging", (OVERLAP, "run.averaging.mode")),
     "step": ("optimizer steps", ("run.model.training", "run.optimizer.name")),
 }
 """Phase of a step -> what it is, and the two settings that change its length most."""
+
+SITES = "run.averaging.local_steps", "run.averaging.density"
+"""Those of averaging in `sites` mode."""
 
 
 def work(state: SwarmState, now: float) -> tuple[WorkView, ...]:
@@ -114,6 +119,8 @@ def _note(state: SwarmState) -> str:
         return ""
     most = max(seconds, key=lambda phase: seconds[phase])
     what, settings = COSTS[most]
+    if most == "average" and state.run.averaging.mode == "sites":
+        settings = SITES
     first, second = (_setting(state, one) for one in settings)
     return f"{seconds[most] / whole:.0%} of it is {what}; {first} and {second} change that most."
 
@@ -122,4 +129,4 @@ def _setting(state: SwarmState, name: str) -> str:
     lengths = state.recent.metric("length", STRETCH)
     if name == LENGTH and lengths and fmean(lengths) < NEAR * state.run.sampling.max_tokens:
         return SIZE
-    return name
+    return CODEC if name == OVERLAP and state.run.averaging.overlap else name

@@ -33,9 +33,9 @@ def endless(tmp_path: Path) -> Iterator[tuple[SwarmProcesses, Program]]:
 SLOW = (
     "run.batch.close_after=120",
     "peer.delay.upload.law=exponential",
-    "peer.delay.upload.seconds=10",
+    "peer.delay.upload.seconds=30",
 )
-"""Groups come one by one, and a batch takes half a minute."""
+"""Groups come one by one: of the sixteen that are under way, one each two seconds."""
 
 
 def test_a_log_says_how_far_a_slow_batch_is_and_never_the_same_twice(tmp_path: Path) -> None:
@@ -48,7 +48,6 @@ def test_a_log_says_how_far_a_slow_batch_is_and_never_the_same_twice(tmp_path: P
         first = [line for line in lines if line.startswith("version 0 of 60, ")]
         assert any(re.search(r"reward \d\.\d\d so far, .*batch [1-7] of 8 groups", line) for line in first)
         assert any(re.search(r"batch [1-7] of 8 groups \([\d.]+/(s|min), about ", line) for line in lines)
-        assert all(re.search("ends about ", line) for line in lines if line.startswith("version 2 "))
         assert all(one != other for one, other in pairwise(lines))
         said = swarm("status", "--folder", str(house.folder), COLUMNS="160").stdout
         assert re.search(r"version \d+ of 60 \(", said) and "at this pace 60 versions take" in said

@@ -21,7 +21,7 @@ from dashboard.views import PaceView, WorkView
 from swarm import events
 from swarm.membership.identity import Keyring
 from swarm.protocol import STAGES, Role, WorkStage
-from swarm.settings.config import Run, Sampling, Stop
+from swarm.settings.config import Averaging, Run, Sampling, Stop
 from swarm.types import Digest, Fetching, PeerId, StageProgress
 
 NOTE = "50% of it is waiting for groups; run.batch.groups and run.sampling.group_size change that most."
@@ -249,6 +249,20 @@ def test_the_two_settings_are_those_of_what_takes_most_of_a_version(
     found = pace(state, NOW + 170)
     assert found is not None and found.note == said
     assert forecast(state, NOW + 170).endswith(f"70 s; {said[:-1]}")
+
+
+@pytest.mark.parametrize(
+    ("averaging", "said"),
+    [
+        (Averaging(overlap=True), "run.averaging.compression and run.averaging.mode"),
+        (Averaging(mode="sites"), "run.averaging.local_steps and run.averaging.density"),
+    ],
+)
+def test_what_a_run_has_set_already_is_no_advice(averaging: Averaging, said: str) -> None:
+    state = SwarmState(Run(averaging=averaging))
+    versions(state, 100.0, 170.0, average=8.0)
+    found = pace(state, NOW + 170)
+    assert found is not None and found.note == f"80% of it is averaging; {said} change that most."
 
 
 def test_every_stage_has_a_unit() -> None:
