@@ -145,9 +145,11 @@ function Stage({ name, work }) {
   return html`<${Bar} name=${name} part=${total ? done / total : 0}><${Claimed}>${counts}${left > 0 && done < total && `, about ${age(left)} left`}<//><//>`;
 }
 
+const rough = (seconds) => duration(seconds).replace(/(\.\d)\d+/, "$1"); // a forecast is no better
+
 function Forecast({ pace, run }) {
   const sooner = run.accuracy > 0 ? `, or less where the accuracy reaches ${percent(run.accuracy, 0)}` : "";
-  const takes = pace.whole == null ? `a version takes ${duration(pace.seconds)}` : `${count(run.versions)} versions take ${duration(pace.whole)}${sooner}`;
+  const takes = pace.whole == null ? `a version takes ${rough(pace.seconds)}` : `${count(run.versions)} versions take ${rough(pace.whole)}${sooner}`;
   return html`At this pace ${takes}. ${pace.note}`;
 }
 
