@@ -26,7 +26,7 @@ TARGET = 0.9
 EVERY = 2
 """Versions between two examinations."""
 
-SECONDS = 1800.0
+SECONDS = 3600.0
 """Of training that has not reached the target: TRL takes some twenty a version."""
 
 
