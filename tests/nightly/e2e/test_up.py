@@ -2,16 +2,14 @@
 them is killed. test_observer.py ends its swarm by Ctrl-C."""
 
 import os
-import re
 import shutil
 import signal
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from swarm_processes import SETTINGS, UP, Program, SwarmProcesses, alive, started_swarm, swarm
+from swarm_processes import SETTINGS, UP, Program, SwarmProcesses, alive, started_swarm
 
 from peers.errors import CannotHere
 from swarm import events
@@ -28,29 +26,6 @@ def endless(tmp_path: Path) -> Iterator[tuple[SwarmProcesses, Program]]:
             "the swarm did not train",
         )
         yield house, program
-
-
-SLOW = (
-    "run.batch.close_after=120",
-    "peer.delay.upload.law=exponential",
-    "peer.delay.upload.seconds=30",
-)
-"""Groups come one by one: of the sixteen that are under way, one each two seconds."""
-
-
-def test_a_log_says_how_far_a_slow_batch_is_and_never_the_same_twice(tmp_path: Path) -> None:
-    with started_swarm(tmp_path, SETTINGS + UP.format(learners=1, evaluators=0, versions=60)) as house:
-        program = house.up(*SLOW)
-        house.wait_until(
-            lambda: "at this pace 60 versions take" in program.log.read_text(), 240, "no forecast"
-        )
-        lines = [line for line in program.log.read_text().splitlines() if line.startswith("version ")]
-        first = [line for line in lines if line.startswith("version 0 of 60, ")]
-        assert any(re.search(r"reward \d\.\d\d so far, .*batch [1-7] of 8 groups", line) for line in first)
-        assert any(re.search(r"batch [1-7] of 8 groups \([\d.]+/(s|min), about ", line) for line in lines)
-        assert all(one != other for one, other in pairwise(lines))
-        said = swarm("status", "--folder", str(house.folder), COLUMNS="160").stdout
-        assert re.search(r"version \d+ of 60 \(", said) and "at this pace 60 versions take" in said
 
 
 def test_a_killed_child_is_started_again(endless: tuple[SwarmProcesses, Program]) -> None:

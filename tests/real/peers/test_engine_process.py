@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,11 +30,15 @@ from peers.build.model import engine_process, factory
 from peers.build.model.engine_process import NAMES, EngineProcess
 from peers.build.model.engine_worker import CallFailed, EngineWorker, GreedyCall
 from peers.errors import UserError
+from peers.runtime.watching import long_work
+from peers.runtime.watching.long_work import StageCounts
+from peers.runtime.watching.status import PeerStatus
+from peers.runtime.watching.status_line import sentence
 from swarm.learn.files.weights import to_bytes
 from swarm.learn.models import model, tiny
 from swarm.processes import process
 from swarm.processes.process import Ended
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role, WorkStage
 from swarm.sample.base import Completions, EngineError, NoRoom, StaleWeights
 from swarm.settings.config import Config, EngineSettings, Peer, Run, Sampling
 from swarm.storage.blocks import Blocks, Damaged
@@ -340,6 +345,35 @@ def test_tasks_that_another_thread_asks_for_are_rendered_beside_the_call(engine:
         with pytest.raises(EngineError, match="of no use"):
             call.result()
     assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before
+
+
+OFTEN = "from peers.build.model import engine_worker; engine_worker.ALIVE = 0.0"
+
+
+def test_the_status_line_says_how_far_a_slow_call_is(
+    folder: Path, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork_workers(monkeypatch, OFTEN)
+    monkeypatch.setattr(long_work, "LONG", 0.0)
+    config = Config(run=Run(sampling=Sampling(max_tokens=128)), peer=Peer(engine=ON_CPU))
+    status, said, total = PeerStatus(phase=Phase.SAMPLING), dict[int, str](), 64 * len(PROMPTS)
+    with closing(EngineProcess(ON_CPU)) as engine:
+        engine.set_up(folder, config)
+        engine.load(weights)
+
+        def counted() -> StageCounts:
+            return StageCounts(int(engine.statistics()["done"]), total)
+
+        with status.work.within(WorkStage.SAMPLING, time.monotonic, counted), sampling(engine, 64) as call:
+            while not call.done():
+                before, line = counted().done, sentence(status, Role.SAMPLER, time.monotonic())
+                if counted().done == before:
+                    said[before] = line
+        assert len(call.result()) == len(PROMPTS) and counted().done == total
+    part = [done for done in said if 0 < done < total]
+    assert len(part) > 2 and part == sorted(part)
+    assert all(f"sampling {done} of {total} completions" in said[done] for done in part)
+    assert re.search(r" completions \([\d.,]+/(s|min), about [\d.]+ (s|min) left\)", said[part[0]])
 
 
 def test_whoever_asks_for_tasks_beside_a_call_hears_that_the_process_died(engine: EngineProcess) -> None:
