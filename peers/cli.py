@@ -354,7 +354,7 @@ def _add_bench(commands: Any) -> None:
     rows = (
         "join, installed, groups, averaging, tokens, accuracy, memory, patches, releases, rounds; without"
         " one, all of these (under ten minutes on two idle cores). By name alone: averaging-100M, tokens-13M,"
-        " real, faults, simulator, learner, learner-smollm2, refill, busy"
+        " real, faults, simulator, learner, learner-smollm2, refill, busy, gpu, gpu-rehearsal"
     )
     it.add_argument(
         "names",

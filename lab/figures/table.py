@@ -125,6 +125,12 @@ class Conditions(Struct):
     joules: float | None = None
     """Of the processor's packages during the run, by any program; None where the machine does not report
     it."""
+    began: str = ""
+    """Day and time in UTC, such as `2026-11-30 01:30`."""
+    gpus: tuple[str, ...] = ()
+    """Name and driver of each, as nvidia-smi has them."""
+    packages: dict[str, str] = {}
+    """Those of the environment that compute -> their versions."""
 
     @property
     def noisy(self) -> bool:
@@ -163,9 +169,17 @@ def show(lines: Sequence[Line], machine: Conditions, console: Console) -> None:
     console.print(
         f"{machine.cores} cores ({machine.processor or 'unknown'}), load {machine.load:.1f} before the start,"
         f" {machine.load_after:.1f} at the end, {machine.seconds:.0f} s in all, {energy}, commit"
-        f" {machine.commit or 'unknown'}{noise}",
+        f" {machine.commit or 'unknown'}{_moment(machine)}{noise}",
         highlight=False,
         markup=False,
+    )
+
+
+def _moment(machine: Conditions) -> str:
+    """What the machine had, and when; empty in a table that does not have it."""
+    packages = (f"{name} {version}" for name, version in machine.packages.items())
+    return "".join(
+        f", {text}" for text in (*machine.gpus, *packages, machine.began and f"{machine.began} UTC") if text
     )
 
 

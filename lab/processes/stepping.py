@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 import zstandard
 
+from lab.processes.made_groups import made_group
 from lab.swarms.partner import Answer, opened, say
 from swarm.norm import norm
 from swarm.processes.processors import processors
 from swarm.settings import loading
 from swarm.storage import patches
-from swarm.types import Array, Digest, Group, PeerId, Times
 
 BLOCK = 1 << 20
 """Bytes that a patch is made of at a time."""
@@ -82,7 +82,7 @@ class Steps:
 
     def gradient(self) -> Any:
         """(P,) float32, of a group of its own."""
-        group = _made(self._groups, self._tokenization.vocabulary)
+        group = made_group(self._groups, (TOKENS,) * SIZE, self._tokenization.vocabulary)
         self._groups += 1
         return self._learner.gradient([group], [PROMPT], [group.rewards], time.time()).vector
 
@@ -140,26 +140,6 @@ def _scatter(module: Any) -> None:
                 parameter.mul_(SPREAD / tiny.INIT_STD)
             # Two bf16 values lie a 128th apart at most, a 256th at least.
             parameter.mul_(1 + (torch.rand_like(parameter) - 0.5) / 128)
-
-
-def _made(number: int, vocabulary: int) -> Group:
-    count = SIZE * TOKENS
-    tokens = np.random.default_rng(number).integers(0, vocabulary, count).astype("<i4")
-    logprobs = np.full(count, -np.log(vocabulary), "<f4")
-    return Group(
-        id=f"{number:032x}",
-        sampler=PeerId("bench"),
-        task=number,
-        version=0,
-        weights=Digest("0" * 64),
-        draw=0,
-        seed=number,
-        lengths=(TOKENS,) * SIZE,
-        tokens=Array(dtype="int32", shape=(count,), data=tokens.tobytes()),
-        logprobs=Array(dtype="float32", shape=(count,), data=logprobs.tobytes()),
-        rewards=tuple(float(i % 2) for i in range(SIZE)),
-        times=Times(released=0.0, fetched=0.0, used=0.0, finished=0.0, sent=0.0),
-    )
 
 
 # --- formats ------------------------------------------------------------------------------------------------

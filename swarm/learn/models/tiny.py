@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,8 +148,11 @@ FAMILIES = {
 }
 
 
-def make(folder: Path, family: str, seed: int = 0, hidden: int = 64, layers: int = 2) -> Path:
-    """Write a random model and its tokenizer to `folder`, and return it. `hidden` is a multiple of 64.
+def make(
+    folder: Path, family: str, seed: int = 0, hidden: int = 64, layers: int = 2, **entries: object
+) -> Path:
+    """Write a random model and its tokenizer to `folder`, and return it. `hidden` is a multiple of 64;
+    `entries` of the config replace the tiny ones, such as `vocab_size=151936`.
 
     Raises ValueError for a family that is not in FAMILIES.
     """
@@ -159,7 +163,7 @@ def make(folder: Path, family: str, seed: int = 0, hidden: int = 64, layers: int
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(
-            _config(kind, tokenizer, hidden, layers), dtype=torch.float32
+            _config(kind, tokenizer, hidden, layers, entries), dtype=torch.float32
         )
     ends = [tokenizer.convert_tokens_to_ids(end) for end in kind.ends]
     model.generation_config = GenerationConfig(
@@ -202,27 +206,33 @@ def _tokenizer(kind: Family) -> PreTrainedTokenizerFast:
     )
 
 
-def _config(kind: Family, tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int) -> PretrainedConfig:
+def _config(
+    kind: Family,
+    tokenizer: PreTrainedTokenizerFast,
+    hidden: int,
+    layers: int,
+    entries: Mapping[str, object],
+) -> PretrainedConfig:
     own: dict[str, object] = {}
     if kind.config is Gemma3TextConfig:
         kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(layers)]
         own = {"layer_types": kinds, "sliding_window": 64, "query_pre_attn_scalar": HEAD}
-    return kind.config(
-        vocab_size=len(tokenizer) + kind.spare,
-        hidden_size=hidden,
-        intermediate_size=3 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // HEAD,
-        num_key_value_heads=hidden // HEAD // 2,
-        head_dim=HEAD,
-        max_position_embeddings=2048,
-        tie_word_embeddings=kind.tied,
-        initializer_range=INIT_STD,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        **own,
-    )
+    tiny = {
+        "vocab_size": len(tokenizer) + kind.spare,
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // HEAD,
+        "num_key_value_heads": hidden // HEAD // 2,
+        "head_dim": HEAD,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": kind.tied,
+        "initializer_range": INIT_STD,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    return kind.config(**{**tiny, **own, **entries})
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -49,3 +49,10 @@ def test_a_seed_is_a_model(tmp_path: Path) -> None:
     contents = [(folder / "model.safetensors").read_bytes() for folder in (first, again, other)]
     assert contents[0] == contents[1] != contents[2]
     assert (first / "tokenizer.json").read_bytes() == (other / "tokenizer.json").read_bytes()
+
+
+def test_entries_of_the_config_replace_the_tiny_ones(tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path / "wide", "qwen3", vocab_size=1000, num_attention_heads=4, head_dim=16)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.get_input_embeddings().weight.shape == (1000, 64)
+    assert model.model.layers[0].self_attn.q_proj.weight.shape == (4 * 16, 64)

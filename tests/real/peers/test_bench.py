@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -90,6 +91,30 @@ def test_numbers_have_three_digits_that_mean_something(value: float, text: str) 
     assert table.number(value) == text
 
 
+def test_the_table_says_when_it_was_taken_and_by_which_gpus_and_versions() -> None:
+    assert "UTC" not in shown([figure()])
+    here = Conditions(
+        cores=2,
+        load=0.1,
+        seconds=12.0,
+        began="2026-11-30 01:30",
+        gpus=("NVIDIA H200 with driver 580.159.03",),
+        packages={"torch": "2.13.0"},
+    )
+    assert ", NVIDIA H200 with driver 580.159.03, torch 2.13.0, 2026-11-30 01:30 UTC" in shown(
+        [figure()], here
+    )
+
+
+def test_gpus_are_those_that_nvidia_smi_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert bench._gpus() == ()
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA A100-SXM4-80GB, 570.86'\necho 'NVIDIA T4, 570.86'\n")
+    program.chmod(0o755)
+    assert bench._gpus() == ("NVIDIA A100-SXM4-80GB with driver 570.86", "NVIDIA T4 with driver 570.86")
+
+
 def test_json_holds_every_figure_with_its_ratio() -> None:
     told = json.loads(table.as_json([figure(other=200.0), Gap(row="join", why="no")], MACHINE))
     assert told["machine"]["cores"] == 2
@@ -106,8 +131,11 @@ def test_a_row_that_cannot_be_measured_leaves_its_reason_and_the_others_go_on(
     monkeypatch.setattr(memory, "measure", fails)
     monkeypatch.setattr(joining, "measure", lambda _: [figure(row="join")])
     assert bench.main(["memory", "join"], True) == 0
-    lines = json.loads(capsys.readouterr().out)["figures"]
-    assert [line["type"] for line in lines] == ["gap", "figure"]
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert [line["type"] for line in told["figures"]] == ["gap", "figure"]
+    assert told["machine"]["packages"]["torch"] and told["machine"]["began"]
+    assert "no sampler came" in err and "50.0 groups/s" in err, "the table"
     assert bench.main(["memory"], True) == 3
 
 

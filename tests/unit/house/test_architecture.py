@@ -301,7 +301,7 @@ def test_make_and_ci_run_the_same_checks() -> None:
         "test-install",
     }
     benches = {f"bench-{what}" for what in ("objectives", "plots")}
-    others = {"demo", "demo-real", "docs-protocol", "bench", "lock", "check-deps", *benches}
+    others = {"demo", "demo-real", "docs-protocol", "bench", "gpu-check", "lock", "check-deps", *benches}
     assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets
     run = (ROOT / ".ci" / "run").read_text()
     ran = set(re.findall(r"^make ([a-z-]+)$", run, re.MULTILINE))
