@@ -51,8 +51,6 @@ TRAININGS = ("full", "lora")
 REPLAYED = 2
 """Completions of a group that is replayed: of 256 tokens each, a CPU takes some ten seconds."""
 
-PADDED = "so that the bench can compare"
-
 Step = str | Line
 
 
@@ -269,18 +267,19 @@ def _memory(setup: Setup, training: str) -> Iterator[Step]:
 
 
 def _gradients(setup: Setup, training: str) -> Iterator[Step]:
-    """Of groups as one row each, and of completions with a padded row each, in turns."""
+    """Of groups as one row each, and of completions with a padded row each, all in one pass, in turns: as the
+    row `learner` compares on a CPU."""
     from peers.build.model import factory
     from peers.fit import hardware
     from swarm.learn.learners.learner import Learner
-    from swarm.learn.models.policy import LanguageModel
+    from swarm.learn.models.policy import SPLIT, LanguageModel
 
     yield f"gradients, {training}"
     config = setup.config(f"run.model.training={training}")
     packed, tokens = factory.learner(Path(setup.model), config)
     assert isinstance(packed, Learner)
     padded = Learner(
-        LanguageModel(packed.policy.module, tokens, padded=PADDED),  # type: ignore[arg-type]
+        LanguageModel(packed.policy.module, tokens, padded=SPLIT),  # type: ignore[arg-type]
         config.run,
         config.peer.learner,
         ram=lambda: hardware.memory()[1],
