@@ -73,8 +73,8 @@ ROWS = {
     "learner-smollm2": "lab.rows.learner:smollm2",
     "refill": "lab.rows.simulated.refill",
     "busy": "lab.rows.simulated.busy",
-    "gpu": "lab.rows.gpu",
-    "gpu-rehearsal": "lab.rows.gpu:rehearse",
+    "gpu": "lab.gpu.row",
+    "gpu-rehearsal": "lab.gpu.row:rehearse",
 }
 """Row -> the module whose `measure(say)`, or the function behind the colon, returns its figures."""
 

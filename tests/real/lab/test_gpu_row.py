@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from transformers.models.qwen3 import modeling_qwen3  # noqa: F401
 
 from lab.figures.table import Figure, Gap, Unmeasured
-from lab.processes import gpu_parts
-from lab.processes.gpu_parts import Setup, Step
-from lab.rows import gpu
+from lab.gpu import parts as gpu_parts
+from lab.gpu import row as gpu
+from lab.gpu.parts import Setup, Step
 from peers.build.model import factory  # noqa: F401
 from peers.commands.fit import probe
 from peers.errors import UserError

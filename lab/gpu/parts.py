@@ -1,6 +1,6 @@
 """One part of the row `gpu`, in a process of its own.
 
-    python -m lab.processes.gpu_parts '{"part": "hf", ...}' (a Setup)
+    python -m lab.gpu.parts '{"part": "hf", ...}' (a Setup)
         -> {"said"} of progress, {"line"} of the table, each as it comes, and {"done"}
 
     model    writes the random model
@@ -10,7 +10,7 @@
              group where it was sampled
 
 Engines and learners are those of peers. Not handled here: limits of time, and what a failure means
-(lab.rows.gpu).
+(lab.gpu.row).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows `gpu`, for a machine with an NVIDIA GPU, which takes eight minutes at most, and `gpu-rehearsal`, the
 same with a tiny model on a CPU. Both compute with a random Qwen3, so that nothing is downloaded.
 
-    part      limit   what it measures (lab.processes.gpu_parts)
+    part      limit   what it measures (lab.gpu.parts)
     model      90 s   nothing: it writes the model
     hf        150 s   tokens/s sampled by transformers; a group's replay on the GPU and on the CPU
     learner   150 s   memory beside `swarm fit`'s prediction; tokens/s of gradients, packed beside padded
@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from lab.figures.table import Figure, Gap, Line, Say, Unmeasured
-from lab.processes.gpu_parts import Setup
+from lab.gpu.parts import Setup
 from lab.swarms.partner import GOODBYE, Partner
 from peers.fit import hardware
 from swarm import extras
@@ -111,7 +111,7 @@ def _part(say: Say, setup: Setup, end: float, lines: list[Line]) -> None:
         raise Unmeasured(f"vLLM is not installed in this environment: {extras.install('vllm')}")
     if end - time.monotonic() < LEAST:
         raise Unmeasured(f"the {TOTAL:.0f} s of this row are over")
-    with Partner("lab.processes.gpu_parts", msgspec.to_builtins(setup)) as child:
+    with Partner("lab.gpu.parts", msgspec.to_builtins(setup)) as child:
         while "done" not in (answer := child.receive(max(0.0, end - time.monotonic()))):
             if "said" in answer:
                 say(answer["said"])

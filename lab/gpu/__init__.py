@@ -1,0 +1,1 @@
+"""The rows `gpu` and `gpu-rehearsal`, and the processes of their parts."""
