@@ -294,7 +294,7 @@ def test_an_error_that_is_no_answer_of_an_engine_breaks_it(error: Exception, fai
     def greedy(prompts: object) -> Any:
         raise error
 
-    worker = EngineWorker(Path(), lambda: None)
+    worker = EngineWorker(Path(), lambda done: None)
     worker._engine = SimpleNamespace(greedy=greedy)  # type: ignore[assignment]
     assert worker.answer(GreedyCall(["1"])) == failed
 
