@@ -39,6 +39,13 @@ OTHER_THINGS = {
         (("peers/commands/fit/probe.py", word) for word in ("sampler", "learner", "evaluator")),
         "what a measurement loads",
     ),
+    **dict.fromkeys(
+        (("lab/bench.py", "learner"), ("lab/rows/learner.py", "learner")), "a row of the benchmark"
+    ),
+    **dict.fromkeys(
+        (("lab/gpu/row.py", "learner"), ("lab/gpu/parts.py", "learner"), ("lab/gpu/parts.py", "sampler")),
+        "what is measured on a GPU",
+    ),
     ("lab/studies/liars/band.py", "learner"): "a column of a table",
     **dict.fromkeys(
         (
