@@ -20,6 +20,8 @@ from swarm.settings.config import Config
 from swarm.tasks.base import RewardError
 from swarm.types import Task
 
+SPEC = SimpleNamespace(packages={})
+
 
 def written(tasks: Sequence[Task]) -> list[str]:
     """A chat template that needs too much for one task and refuses another one."""
@@ -36,7 +38,7 @@ def test_a_conversation_that_no_limit_lets_be_written_is_left_out_and_a_refused_
     told: list[tuple[Any, str]] = []
     host: Any = SimpleNamespace(config=Config(), emit=lambda kind, level, text: told.append((kind, text)))
     work = SimpleNamespace(run=lambda kind, function, *args: asyncio.to_thread(function, *args))
-    run: Any = SimpleNamespace(settings=host.config.run, path=tmp_path, trusted=True)
+    run: Any = SimpleNamespace(settings=host.config.run, spec=SPEC, path=tmp_path, trusted=True)
 
     async def body() -> None:
         node: Any = SimpleNamespace(work=work)
@@ -66,7 +68,7 @@ def test_a_run_is_its_owners_code_and_its_texts_are_nobodys(
         raise Asked
 
     monkeypatch.setattr(task_source.tasks, "source", made)
-    run: Any = SimpleNamespace(path=tmp_path, trusted=owned)
+    run: Any = SimpleNamespace(spec=SPEC, path=tmp_path, trusted=owned)
     config = Config(peer=settings.Peer(rewards=settings.Rewards(code="refuse")))
     with pytest.raises(Asked):
         task_source.source(run, config, written, print)

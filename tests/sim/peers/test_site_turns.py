@@ -32,12 +32,14 @@ from swarm.types import PeerId
 ME, OTHER, THIRD = map(PeerId, ("learner-0", "learner-1", "learner-2"))
 
 
-def test_what_was_trained_is_counted_by_steps_and_its_figures_are_means_over_groups() -> None:
+def test_what_was_trained_is_counted_by_steps_and_its_figures_are_means_over_the_groups_that_have_them() -> (
+    None
+):
     trained = LocalSteps()
     trained.add(2, 1.5, {"reward": 1.0}, {"learn": 1.0})
     trained.add(6, 6.0, {"reward": 0.0, "kl": 0.5}, {"learn": 2.0, "step": 0.5})
     assert (trained.steps, trained.groups, trained.weight) == (2, 8, 7.5)
-    assert trained.metrics() == {"reward": 0.25, "kl": 0.375}
+    assert trained.metrics() == {"reward": 0.25, "kl": 0.5}
     assert trained.seconds == {"learn": 3.0, "step": 0.5}
 
 
@@ -283,7 +285,9 @@ def test_a_site_contributes_after_its_local_steps_or_when_another_one_waits(
                 _checks={},
                 _faults=SimpleNamespace(recovered=lambda: calls.append("recovered")),
                 _report=SimpleNamespace(
-                    seconds={"gather": 1.0}, count=lambda *args: calls.append(("count", *args))
+                    seconds={"gather": 1.0},
+                    of_all=lambda gradient: gradient.metrics,
+                    count=lambda *args: calls.append(("count", *args)),
                 ),
                 _drop_batch=lambda: calls.append("dropped"),
                 _trained=LocalSteps(steps=steps, batches=["before"]),  # type: ignore[list-item]
@@ -377,7 +381,7 @@ def stepping(host: Any, calls: list[Any], mine: bool, error: str = "") -> SiteLe
         _trained=LocalSteps(
             steps=2,
             groups=8,
-            sums={"reward": 4.0},
+            sums={"reward": (8, 4.0)},
             seconds={"average": 3.0, "step": 0.5},
             contributed=True,
             batches=["batch"],  # type: ignore[list-item]
