@@ -130,7 +130,10 @@ class Evaluator:
         found: list[Sequence[str]] = []
         if not self.host.config.run.evaluation.samples:
             return found
-        counted = lambda: StageCounts(len(found), len(tasks))  # noqa: E731 (a value, not a name)
+
+        def counted() -> StageCounts:
+            return StageCounts(len(found), len(tasks))
+
         with self.host.status.work.within(WorkStage.EVALUATION, self.host.now, counted):
             await self._sample(tasks, version, found)
         return found

@@ -50,21 +50,27 @@ class Climb(NamedTuple):
     """Of the first examination at the target or above."""
 
 
+def setup_of(config: str, target: float, every: int, seconds: float, threads: int) -> Answer:
+    """The settings of all sides. `config`: a file, or nothing for the demo's; `every`: versions between two
+    examinations; `seconds`: of training that has not reached the target."""
+    from peers.build.model import base_model
+
+    run = settings(config=config).run
+    return {
+        "model": str(base_model.folder(run)),
+        "target": target,
+        "every": every,
+        "tasks": run.evaluation.tasks,
+        "seconds": seconds,
+        "config": config,
+        "threads": threads,
+    }
+
+
 def measure(
     say: Say, target: float = TARGET, sizes: Sequence[tuple[int, int]] = SIZES, reference: bool = True
 ) -> list[Line]:
-    from peers.build.model import base_model
-
-    run = settings().run
-    setup = {
-        "model": str(base_model.folder(run)),
-        "target": target,
-        "every": EVERY,
-        "tasks": run.evaluation.tasks,
-        "seconds": SECONDS,
-        "config": "",
-        "threads": 1,
-    }
+    setup = setup_of("", target, EVERY, SECONDS, threads=1)
     alone = baseline(say, setup, "process")
     climbs = {"one process in turn": alone}
     for learners, samplers in sizes:

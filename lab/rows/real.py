@@ -15,7 +15,6 @@ from pathlib import Path
 
 from lab.figures.table import Line, Say
 from lab.rows import accuracy
-from lab.swarms.local_swarm import settings
 from peers.commands.parsing import shipped
 from swarm.processes.processors import processors
 
@@ -31,19 +30,8 @@ SECONDS = 3600.0
 
 
 def measure(say: Say, target: float = TARGET) -> list[Line]:
-    from peers.build.model import base_model
-
     config = str(shipped.settings(Path(CONFIG)))
-    run = settings(config=config).run
-    setup = {
-        "model": str(base_model.folder(run)),
-        "target": target,
-        "every": EVERY,
-        "tasks": run.evaluation.tasks,
-        "seconds": SECONDS,
-        "config": config,
-        "threads": processors(),
-    }
+    setup = accuracy.setup_of(config, target, EVERY, SECONDS, processors())
     trl = accuracy.baseline(say, setup, "trl")
     name = "a swarm of 1 + 1"
     say(name)

@@ -8,10 +8,10 @@ Every delivery gets one verdict; the sampler gets it in a receipt, with the lear
 sampler's share of the credit. No claim of a sampler is used: the task follows from its index, the rewards
 from the tokens; a group whose rewards cannot be computed here is `unscored` and dropped. Groups that are
 being scored take room in the buffer as waiting ones do, and other groups are judged meanwhile. With
-`run.batch.refill` groups without signal leave here, for others. Whether a
-group's log-probabilities agree with the learner's own is known with the gradient: a group that disagrees is
-dropped, and a sampler that sends several such groups is untrusted for a while. The Tally counts verdicts and
-the ages of trained groups for the dashboard. Not handled here: rounds, gradients.
+`run.batch.refill` groups without signal leave here, for others. Whether a group's log-probabilities agree
+with the learner's own is known with the gradient: a group that disagrees is dropped, and a sampler that sends
+several such groups is untrusted for a while. The Tally counts verdicts and the ages of trained groups for the
+dashboard. Not handled here: rounds, gradients.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ makes of it (docs/objectives.md).
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from statistics import fmean, stdev
 
 from msgspec import structs
 
@@ -50,7 +50,7 @@ class RefillCurve:
     @property
     def area(self) -> float:
         """Mean accuracy over the versions."""
-        return statistics.fmean(self.accuracy.values())
+        return fmean(self.accuracy.values())
 
 
 def measure(
@@ -62,31 +62,23 @@ def measure(
             [train(say, domain, refill, seed, versions) for seed in seeds] for refill in ("off", "signal")
         )
         gains = [one.area - other.area for one, other in zip(signal, off, strict=True)]
-        within = (
-            student(len(gains) - 1) * statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
-        )
-        spread = f"{statistics.fmean(gains):+.3f} ± {within:.3f} over {len(seeds)} seeds"
+        within = student(len(gains) - 1) * stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+        spread = f"{fmean(gains):+.3f} ± {within:.3f} over {len(seeds)} seeds"
         heights = f"{_heights(signal)} against {_heights(off)}"
         lines.append(
-            Figure(
-                row="refill",
-                what=f"mean accuracy over {versions} versions, {domain}",
-                value=_mean(one.area for one in signal),
-                unit="",
-                against="all groups as they come",
-                other=_mean(one.area for one in off),
-                note=f"difference {spread}; at versions {_points(signal[0])}: {heights}",
+            _figure(
+                f"mean accuracy over {versions} versions, {domain}",
+                fmean(one.area for one in signal),
+                fmean(one.area for one in off),
+                f"difference {spread}; at versions {_points(signal[0])}: {heights}",
             )
         )
         lines.append(
-            Figure(
-                row="refill",
-                what=f"tokens sampled for them, {domain}",
-                value=_mean(one.sampled for one in signal),
-                unit="",
-                against="all groups as they come",
-                other=_mean(one.sampled for one in off),
-                note=f"flat are {_flat(signal):.0%} of the groups that came against {_flat(off):.0%}",
+            _figure(
+                f"tokens sampled for them, {domain}",
+                fmean(one.sampled for one in signal),
+                fmean(one.sampled for one in off),
+                f"flat are {_flat(signal):.0%} of the groups that came against {_flat(off):.0%}",
             )
         )
     return lines
@@ -103,8 +95,9 @@ def train(say: Say, domain: str, refill: str, seed: int, versions: int) -> Refil
     return curve
 
 
-def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)
+def _figure(what: str, signal: float, off: float, note: str) -> Figure:
+    against = "all groups as they come"
+    return Figure(row="refill", what=what, value=signal, unit="", against=against, other=off, note=note)
 
 
 def _shown(curve: RefillCurve) -> list[int]:
@@ -118,8 +111,8 @@ def _points(curve: RefillCurve) -> str:
 def _heights(curves: Sequence[RefillCurve]) -> str:
     """Mean accuracy at each of these versions."""
     versions = _shown(curves[0])
-    return " ".join(f"{_mean(curve.accuracy[version] for curve in curves):.2f}" for version in versions)
+    return " ".join(f"{fmean(curve.accuracy[version] for curve in curves):.2f}" for version in versions)
 
 
 def _flat(curves: Sequence[RefillCurve]) -> float:
-    return _mean(_mean(curve.flat) for curve in curves)
+    return fmean(fmean(curve.flat) for curve in curves)
