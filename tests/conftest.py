@@ -20,6 +20,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 from swarm_processes import LIMIT
 
@@ -83,6 +84,17 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Generator[None]:
+    """A test that leaves torch with more threads makes those after it slower: twenty times, where four
+    processes share two cores and a model is small."""
+    before = torch.get_num_threads()
+    yield
+    after = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert after == before, f"the test leaves torch with {after} threads, not with {before}"
 
 
 @pytest.hookimpl(wrapper=True)

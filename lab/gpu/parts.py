@@ -109,9 +109,12 @@ class Setup(Struct):
 
 
 def main() -> int:
+    import torch
+
     setup = msgspec.convert(opened(), Setup)
+    torch.set_num_threads(processors())  # one part at a time has the machine
     try:
-        for step in steps(setup):
+        for step in PARTS[setup.part](setup):
             if isinstance(step, str):
                 say(said=step)
             else:
@@ -121,14 +124,6 @@ def main() -> int:
     else:
         say(done=True)
     return 0
-
-
-def steps(setup: Setup) -> Iterator[Step]:
-    """Lines of the table and of progress. Raises UserError and EngineError."""
-    import torch
-
-    torch.set_num_threads(processors())  # one part at a time has the machine
-    yield from PARTS[setup.part](setup)
 
 
 # --- the model ----------------------------------------------------------------------------------------------

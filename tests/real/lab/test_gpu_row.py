@@ -11,7 +11,6 @@ import peft  # noqa: F401  # forks have what is imported here
 import pytest
 from engine_workers import fork_workers
 from forks import fork_children
-from msgspec.structs import replace
 from transformers.models.qwen3 import modeling_qwen3  # noqa: F401
 
 from lab.figures.table import Figure, Gap, Unmeasured
@@ -132,4 +131,4 @@ def test_a_torch_that_finds_no_gpu_says_why(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.version.cuda", built)
     with pytest.raises(UserError, match=f"does not find this machine's GPU: .*{why}.*`make gpu-check"):
-        list(gpu_parts.steps(replace(gpu.WHOLE, part="model")))
+        list(gpu_parts.PARTS["model"](gpu.WHOLE))
