@@ -267,14 +267,14 @@ def _gradients(setup: Setup, training: str) -> Iterator[Step]:
     from peers.build.model import factory
     from peers.fit import hardware
     from swarm.learn.learners.learner import Learner
-    from swarm.learn.models.policy import SPLIT, LanguageModel
+    from swarm.learn.models.policy import LanguageModel
 
     yield f"gradients, {training}"
     config = setup.config(f"run.model.training={training}")
     packed, tokens = factory.learner(Path(setup.model), config)
     assert isinstance(packed, Learner)
     padded = Learner(
-        LanguageModel(packed.policy.module, tokens, padded=SPLIT),  # type: ignore[arg-type]
+        LanguageModel(packed.policy.module, tokens, "to compare", in_step=True),  # type: ignore[arg-type]
         config.run,
         config.peer.learner,
         ram=lambda: hardware.memory()[1],

@@ -23,11 +23,11 @@ import torch
 from lab.swarms.partner import Answer, heard, opened, say
 from swarm.learn.learners import microbatch
 from swarm.learn.models.model import load_policy
-from swarm.learn.models.policy import SPLIT, LanguageModel
+from swarm.learn.models.policy import LanguageModel
 
 GROUPS, SIZE = 4, 8
-WAYS = {"packed": "", "like lengths": "to compare", "one pass": SPLIT}
-"""Way -> `LanguageModel.padded`."""
+WAYS = {"packed": ("", False), "like lengths": ("to compare", False), "one pass": ("to compare", True)}
+"""Way -> `padded` and `in_step` of a LanguageModel."""
 
 ARCHITECTURE = {
     "vocab_size": 49152,
@@ -79,7 +79,7 @@ class Passes:
         numbers = [str(i // SIZE) for i in range(len(rows))]
         generator = torch.Generator().manual_seed(0)
         advantage = torch.randn(len(rows), 1, generator=generator)
-        self._policy.padded, self.passed = WAYS[way], 0
+        (self._policy.padded, self._policy.in_step), self.passed = WAYS[way], 0
         self._model.zero_grad(set_to_none=True)
         device = torch.device("cpu")
         microbatch.free(device)

@@ -47,7 +47,6 @@ from swarm.learn.fsdp.messages import (
 from swarm.learn.learners.base_learner import BaseLearner, GradientResult, GradientWork, GroupResult
 from swarm.learn.learners.microbatch import OutOfMemory
 from swarm.learn.models.model import dtype_of
-from swarm.learn.models.policy import SPLIT
 from swarm.settings.config import Run, Training
 from swarm.storage.image import MakeDraft, in_memory
 from swarm.storage.weights import Weights
@@ -103,7 +102,7 @@ class ShardedLearner(BaseLearner):
         self._dtype = "bfloat16" if dtype_of(self.settings.dtype, devices[0]) is torch.bfloat16 else "float32"
         self._micro = run.batch.micro
         self._checkpointing = self.settings.checkpointing == "on"
-        self._peak = 0
+        self._peak, self._padded = 0, ""
         self._without_weights = False
         """The ranks are new after a loss and have no weights yet."""
         self._ranks: Ranks | None = None
@@ -165,7 +164,7 @@ class ShardedLearner(BaseLearner):
 
     @property
     def padded(self) -> str:
-        return SPLIT
+        return self._padded
 
     def close(self) -> None:
         """End the ranks."""
@@ -181,7 +180,7 @@ class ShardedLearner(BaseLearner):
             answers = self._ask(orders)
             vector = slab.clone()
         learned = [answer for answer in answers if isinstance(answer, Learned)]
-        self._peak = max(answer.peak for answer in learned)
+        self._peak, self._padded = max(answer.peak for answer in learned), learned[0].padded
         both = [*zip(orders, learned, strict=True)]
         losses = [loss for order, answer in both for loss in self._losses(order, answer)]
         said = {name: one for order, answer in both for name, one in _results_by_group(order, answer)}

@@ -125,6 +125,8 @@ class Learned(Struct, tag="learned"):
     """Dot product of the two."""
     peak: int
     """Bytes in use at most, as microbatch.PeakMemory counts them."""
+    padded: str
+    """As `Policy.padded`."""
 
 
 class ShardStep(Struct, tag="step"):

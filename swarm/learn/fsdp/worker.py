@@ -60,7 +60,7 @@ from swarm.learn.learners.learner import batch_of
 from swarm.learn.learners.optimizers import MasterOptimizer
 from swarm.learn.models import tokenization
 from swarm.learn.models.model import load_policy
-from swarm.learn.models.policy import SPLIT, LanguageModel, Policy, TokenScores
+from swarm.learn.models.policy import LanguageModel, Policy, TokenScores
 from swarm.processes.process import Pipe
 from swarm.processes.start import die_with_parent
 
@@ -124,14 +124,12 @@ class Rank:
             timeout=timedelta(seconds=start.timeout),
         )
         with _in_turn(store, start):
-            policy, lasting = _load(start.settings)
-            self._whole = _shard(FsdpRoot(policy), start, device)
-        self._warm_up()
+            self._policy, lasting = _load(start.settings)
+            self._whole = _shard(FsdpRoot(self._policy), start, device)
+        self._warm_up(device)
         self._gauge = microbatch.PeakMemory(device)
-        self.entries = tuple(entry for entry, _ in lasting)
-        self._pieces = _pieces(
-            lasting, dict(policy.module.named_parameters()), dict(policy.module.named_buffers()), start
-        )
+        self.entries, module = tuple(entry for entry, _ in lasting), self._policy.module
+        self._pieces = _pieces(lasting, dict(module.named_parameters()), dict(module.named_buffers()), start)
         self._size = sum(entry.numel for entry in self.entries)
         self._trained = [piece for piece in self._pieces if piece.parameter is not None]
         self._vector = sum(entry.numel for entry in self.entries if entry.trained)
@@ -159,10 +157,11 @@ class Rank:
                 raise ValueError("this rank has started already")
         return ShardDone()
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, device: torch.device) -> None:
         """A pass without gradient: collectives work, and FSDP has settled where the shards lie."""
+        token = torch.zeros(1, 1, dtype=torch.long, device=device)
         with torch.no_grad():
-            self._whole.logprobs(["1"], [[0]], 1.0)
+            self._whole(lambda: self._whole.module(input_ids=token, use_cache=False))
         self._whole.reshard()  # the root keeps its parameters whole for a backward pass
 
     # --- gradient -------------------------------------------------------------------------------------------
@@ -195,6 +194,7 @@ class Rank:
             rest=_dot(both, both),
             dot=_dot(first, both),
             peak=self._gauge.peak,
+            padded=self._policy.padded,
         )
 
     def _pass(self, share: Share, total: objectives.Total, version: int) -> ShareResult:
@@ -268,7 +268,7 @@ def _load(settings: Settings) -> tuple[LanguageModel, list[tuple[SlabEntry, Tens
         raise ValueError(
             "peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'"
         )
-    return LanguageModel(model, tokenization.of_run(Path(settings.model), run), SPLIT), _layout(model)
+    return LanguageModel(model, tokenization.of_run(Path(settings.model), run), in_step=True), _layout(model)
 
 
 def _layout(model: nn.Module) -> list[tuple[SlabEntry, Tensor]]:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from swarm.learn.models.tokenization import Tokenization
 
 
-SPLIT = "its layers are split over several devices"
-
 CHARACTERS_PER_TOKEN = 3.0
 """Assumed characters per prompt token, when the memory of a pass is predicted."""
 
@@ -80,11 +78,14 @@ class LanguageModel:
         model: PreTrainedModel | PeftModel,
         tokenization: Tokenization,
         padded: str = "",
+        in_step: bool = False,
         start: LanguageModel | Mapping[str, Tensor] | None = None,
     ) -> None:
-        """`padded`: why groups are not to be packed; empty: they are where the model allows it. `start`:
-        version 0, where it is the reference of a KL term: another model, or name -> value of an adapter, as
-        in a release; without it the reference is the model below the adapter."""
+        """`padded`: why groups are not to be packed; empty: they are where the model allows it. `in_step`:
+        all groups of a call are one pass, as of a model that is split over several devices, whose parts go
+        through their layers together. `start`: version 0, where it is the reference of a KL term: another
+        model, or name -> value of an adapter, as in a release; without it the reference is the model below
+        the adapter."""
         self.module: nn.Module = model
         self._tokenization = tokenization
         self.ends: Sequence[int] = tokenization.ends
@@ -93,7 +94,7 @@ class LanguageModel:
         self._head = chunked_logprobs.linear_head(self._inner)
         self._config = self._inner.config.get_text_config()
         self._longest, self._start = packing.longest(self._config), start
-        self.padded, self._trial = padded, not padded
+        self.padded, self.in_step, self._trial = padded, in_step, not padded
         """The first pass tries whether groups can be packed: a policy gets its weights after it is made, and
         with placeholders a trial shows nothing."""
 
@@ -173,10 +174,11 @@ class LanguageModel:
         groups = packing.groups_of(starts, rows)
         if self._trial:
             self.padded, self._trial = packing.objection(self._inner, self._alone, self._packed), False
-        if self.padded or max(group.size for group in groups) > self._longest:
+        sizes = [group.size for group in groups]
+        if self.padded or (sum(sizes) if self.in_step else max(sizes)) > self._longest:
             return self._padded(starts, rows)
-        device = next(self.module.parameters()).device
-        packed = packing.pack(groups, device, min(packing.ROW, self._longest))
+        most = self._longest if self.in_step else min(packing.ROW, self._longest)
+        packed = packing.pack(groups, next(self.module.parameters()).device, most)
         return torch.cat([self._packed(row) for row in packed])
 
     def _packed(self, row: packing.PackedRow) -> Tensor:
@@ -191,9 +193,9 @@ class LanguageModel:
         return self._padded([group.prompt] * len(group.completions), group.completions)
 
     def _padded(self, starts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Tensor:
-        """Rows of like lengths go together; ranks go through the model in step, all in one pass."""
+        """Rows of like lengths go together."""
         shapes = [(len(start), len(row)) for start, row in zip(starts, rows, strict=True)]
-        passes = [[*range(len(rows))]] if self.padded == SPLIT else packing.alike(shapes)
+        passes = [[*range(len(rows))]] if self.in_step else packing.alike(shapes)
         states: dict[int, Tensor] = {}
         for places in passes:
             found = self._in_one_pass([starts[i] for i in places], [rows[i] for i in places])

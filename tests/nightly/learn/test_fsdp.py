@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
+import tiny_families
 import torch
 from process_tree import ended
 
@@ -131,6 +132,7 @@ def test_the_gradient_is_that_of_one_process_however_the_groups_fall(
 ) -> None:
     pair, one = both
     assert_alike(pair.gradient(*batch(groups), 105.0), one.gradient(*batch(groups), 105.0))
+    assert pair.padded == "", "groups are packed"
 
 
 def test_what_is_not_believed_is_left_out_as_in_one_process(both: tuple[ShardedLearner, Learner]) -> None:
@@ -320,6 +322,20 @@ def test_other_architectures_are_split_alike_with_three_ranks_and_recomputed_act
     one.load(Weights.of(one.weights().data, 0))
     assert_alike(learner.gradient(*batch(5), 105.0), one.gradient(*batch(5), 105.0))
     assert learner.weights() == one.weights()
+    learner.close()
+
+
+def test_groups_of_a_model_with_convolutions_are_padded_and_all_ranks_find_that(tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path / "lfm2", "qwen3")
+    kinds = {"layer_types": ["conv", "full_attention"], "initializer_range": 0.5}
+    model = tiny_families.tiny("Lfm2", 2, vocab_size=tokenization.load(folder).vocabulary, **kinds)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    one, learner = alone(folder), ShardedLearner(folder, RUN, ["cpu", "cpu"])
+    learner.load(Weights.of(one.weights().data, 0))
+    one.load(Weights.of(one.weights().data, 0))
+    for groups in (1, 5):
+        assert_alike(learner.gradient(*batch(groups), 105.0), one.gradient(*batch(groups), 105.0))
+    assert "depend on the ones before" in learner.padded and learner.padded[:40] == one.padded[:40]
     learner.close()
 
 

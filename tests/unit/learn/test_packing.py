@@ -17,7 +17,7 @@ from tiny_families import Letters, tiny
 from swarm.learn import objectives
 from swarm.learn.models import packing
 from swarm.learn.models.packing import PackedRow, TokenGroup, groups_of, pack
-from swarm.learn.models.policy import SPLIT, LanguageModel, TokenScores
+from swarm.learn.models.policy import LanguageModel, TokenScores
 
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
 LAYERS = ["sliding_attention", "full_attention"]
@@ -119,9 +119,25 @@ def test_padded_rows_of_like_lengths_go_together(monkeypatch: pytest.MonkeyPatch
     assert len(passes) > 1 and real <= sum(passes) < 1.1 * real
     torch.testing.assert_close(found.logp, wanted.logp, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(grad, gradient_of_all, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("longest", [40, 30])
+def test_a_model_whose_parts_are_in_step_makes_one_pass_of_all_groups(
+    longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "ROW", 16)
+    model = tiny("Llama", 2)
+    wanted, gradient_of_rows = scored(LanguageModel(model, Letters()), "")  # type: ignore[arg-type]
+    policy = LanguageModel(model, Letters(), in_step=True)  # type: ignore[arg-type]
+    policy.logprobs(["a"], [[3]], 1.0)
+    monkeypatch.setattr(policy, "_longest", longest)
     with computed(policy) as passes:
-        scored(policy, SPLIT)
-    assert len(passes) == 1, "ranks go through the model in step"
+        found, grad = scored(policy, "")
+    distinct = 8 + 3 + sum(len(row) - 1 for row in ROWS)
+    assert passes == [distinct if distinct <= longest else len(ROWS) * (8 + 9 - 1)]
+    mask = wanted.mask
+    torch.testing.assert_close(found.logp[mask], wanted.logp[mask], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(grad, gradient_of_rows, rtol=1e-4, atol=1e-5)
 
 
 def test_rows_of_one_length_are_one_pass_and_of_others_as_many_as_padding_asks_for() -> None:
