@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import multiprocessing
 import os
 import stat
@@ -113,6 +114,7 @@ def test_the_content_is_on_the_disk_before_its_name_and_its_name_before_anybody_
 
 
 def test_a_file_that_cannot_be_made_says_why_and_nothing_stays_open() -> None:
+    gc.collect()  # files of earlier tests are closed now, and not meanwhile
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match=r"^\[Errno") as caught:
         write_durably(Path("/sys/file"), LARGE)
@@ -122,6 +124,7 @@ def test_a_file_that_cannot_be_made_says_why_and_nothing_stays_open() -> None:
 
 
 def test_a_file_that_was_written_is_closed_and_so_is_its_folder(tmp_path: Path) -> None:
+    gc.collect()  # files of earlier tests are closed now, and not meanwhile
     before = os.listdir("/proc/self/fd")
     write_durably(tmp_path / "file", LARGE)
     assert os.listdir("/proc/self/fd") == before
