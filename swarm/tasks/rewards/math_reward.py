@@ -12,11 +12,10 @@ or several, operations of a completion (`94 + 46`, `\\frac{280}{2}`, `2 times 70
 they write a number: a fraction that is not whole, `1.4 \\times 10^3`. Where the answer has operations itself
 (`x^2 - 1`, `\\sqrt{2}`), an expression of the prompt is none, in whatever order.
 
-The completions of a group share its time; one that takes longer (`9^{9^{9^9}}`) is wrong. Its CPU time counts,
-since a busy machine must not make right answers wrong. The limit is a signal, which needs the main thread;
-functions of a worker run there. Not handled: integers so large
-that one instruction takes seconds; the worker's deadline ends those. Nor are units (`5 km` is the number 5),
-or a negation before the last words.
+The completions of a group share its time; one that takes longer (`9^{9^{9^9}}`) is wrong. Its CPU time
+counts, since a busy machine must not make right answers wrong. The limit is a signal, which needs the main
+thread; functions of a worker run there. Not handled: integers so large that one instruction takes seconds;
+the worker's deadline ends those. Nor are units (`5 km` is the number 5), or a negation before the last words.
 """
 
 from __future__ import annotations
