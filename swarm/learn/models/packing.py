@@ -4,10 +4,10 @@
     0 1 2 3 4 5 4 5 6 | 0 1 2 3 2      positions: those of each completion alone behind its prompt
 
 A token attends to the tokens before it of its prompt and of its own completion. Whole groups share a row of
-at most ROW tokens; a longer group has a row of its own. `objection` finds by a trial whether a model's states
-are then those of each completion alone: states of convolutions and state spaces pass from a completion to the
-next, and a model may ignore a mask or positions. Not handled here: padded rows (swarm.learn.models.policy),
-and masks that are not dense.
+at most ROW tokens; a longer group has rows of its own, each with the prompt and some completions. `objection`
+finds by a trial whether a model's states are then those of each completion alone: states of convolutions and
+state spaces pass from a completion to the next, and a model may ignore a mask or positions. Not handled here:
+padded rows (swarm.learn.models.policy), and masks that are not dense.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ ROW = 512
 7 % of it, for a model of 0.1M parameters as for one of 135M. Shorter rows are more calls, longer ones attend
 to more tokens of other groups, which the mask takes away again."""
 
+ROW_PROMPTS = 4
+"""A row of some completions of a long group has at least so many times its prompt's tokens: so the copies of
+the prompt are a third of the row at most. Forward and backward of 8 completions on a CPU (64M parameters),
+and in rows of 512, 1024, 2048 and 4096 tokens: 75 CPU seconds as one row, 47, 49, 48 and 60, with 40 tokens
+of prompt and 500 to 1,000 of completion; 47 as one row, 45, 47 and 35, with 400 and 300 to 700."""
+
 SLIDING, CHUNKED = "sliding_attention", "chunked_attention"
 WINDOWS = {SLIDING: "sliding_window", CHUNKED: "attention_chunk_size"}
 """A kind of layer -> its limit in a config, in tokens."""
@@ -39,7 +45,7 @@ PADDING = 0.1
 are one pass, which a GPU does faster than several."""
 
 LONGEST = 8192
-"""Tokens of the longest group that is packed: its mask has 64 MiB, and 256 where it is added to scores."""
+"""Tokens of the longest row: its mask has 64 MiB, and 256 where it is added to scores."""
 
 TRIED = 4
 """Tokens of each window during the trial, so that its short rows pass it."""
@@ -59,6 +65,18 @@ class TokenGroup(NamedTuple):
     def size(self) -> int:
         """Tokens in a row: the last of a completion predicts nothing."""
         return len(self.prompt) + sum(len(row[:-1]) for row in self.completions)
+
+    def parts(self, longest: int) -> Iterator[TokenGroup]:
+        """Itself, or some completions at a time, whose rows have at most `longest` tokens where one
+        completion does."""
+        most = min(longest, max(ROW, ROW_PROMPTS * len(self.prompt)))
+        part = TokenGroup(self.prompt, [])
+        for row in self.completions:
+            if part.completions and part.size + len(row[:-1]) > most:
+                yield part
+                part = TokenGroup(self.prompt, [])
+            part = TokenGroup(self.prompt, [*part.completions, row])
+        yield part
 
 
 class PackedRow(NamedTuple):

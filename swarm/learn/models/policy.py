@@ -159,9 +159,10 @@ class LanguageModel:
     def tokens(self, prompt: str, lengths: Sequence[int]) -> float:
         """See Policy."""
         start = len(prompt) / CHARACTERS_PER_TOKEN
-        packed = sum(lengths) + start
-        copies = len(lengths) if self.padded or packed > self._longest else 1
-        return sum(lengths) + copies * start
+        group = packing.TokenGroup(range(round(start)), [range(length) for length in lengths])
+        parts = [*group.parts(self._longest)]
+        packed = not self.padded and max(part.size for part in parts) <= self._longest
+        return sum(lengths) + (len(parts) if packed else len(lengths)) * start
 
     def _encoded(self, prompts: Sequence[str]) -> list[list[int]]:
         distinct = list(dict.fromkeys(prompts))
@@ -174,6 +175,8 @@ class LanguageModel:
         groups = packing.groups_of(starts, rows)
         if self._trial:
             self.padded, self._trial = packing.objection(self._inner, self._alone, self._packed), False
+        if not self.in_step:
+            groups = [part for group in groups for part in group.parts(self._longest)]
         sizes = [group.size for group in groups]
         if self.padded or (sum(sizes) if self.in_step else max(sizes)) > self._longest:
             return self._padded(starts, rows)

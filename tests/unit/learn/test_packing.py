@@ -173,16 +173,26 @@ def test_a_trial_with_placeholders_does_not_decide() -> None:
     assert policy.padded
 
 
-def test_a_group_longer_than_the_longest_row_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("longest", "passed", "copies"),
+    [
+        (19, [8 + 3 + 0 + 8, 3 + 1 + 6 + 2], 1),
+        (16, [8 + 3 + 0, 8 + 8, 3 + 1 + 6 + 2], 1),
+        (15, [len(ROWS) * (8 + 9 - 1)], 2),
+        (8, [len(ROWS) * (8 + 9 - 1)], 3),
+    ],
+)
+def test_a_group_longer_than_the_longest_row_has_several_and_a_longer_completion_is_padded(
+    longest: int, passed: list[int], copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = LanguageModel(tiny("Llama", 2), Letters())  # type: ignore[arg-type]
     wanted = policy.logprobs(PROMPTS, ROWS, 0.8)
-    assert policy.tokens("abc", [9, 6, 3]) == 1 + 18
-    monkeypatch.setattr(policy, "_longest", 18)
-    assert policy.tokens("abc", [9, 6, 3]) == 3 + 18
+    monkeypatch.setattr(policy, "_longest", longest)
     with computed(policy) as passes:
         found = policy.logprobs(PROMPTS, ROWS, 0.8)
-    assert passes == [len(ROWS) * (8 + 9 - 1)] and policy.padded == ""
+    assert passes == passed and policy.padded == ""
     torch.testing.assert_close(found.logp, wanted.logp)
+    assert policy.tokens("abc", [9, 6, 3]) == copies + 18
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
@@ -213,6 +223,17 @@ def test_rows_have_whole_groups(most: int, rows: int) -> None:
     found = list(pack(TWO, torch.device("cpu"), most))
     assert len(found) == rows
     assert torch.cat([row.ids for row in found]).tolist() == [10, 11, 12, 20, 30, 31, 40]
+
+
+@pytest.mark.parametrize(("prompt", "sizes"), [(2, [7, 7, 10]), (4, [14, 12]), (6, [24]), (20, [38])])
+def test_a_long_groups_rows_have_room_for_four_prompts_at_least(
+    prompt: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "ROW", 8)
+    completions = [[1] * length for length in (6, 6, 9)]
+    parts = [*TokenGroup([0] * prompt, completions).parts(100)]
+    assert [part.size for part in parts] == sizes
+    assert [row for part in parts for row in part.completions] == completions
 
 
 def test_neighbours_with_one_prompt_are_a_group() -> None:
