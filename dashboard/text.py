@@ -143,6 +143,25 @@ def estimates(sampled: Mapping[str, Measured]) -> str:
     return ", ".join(dict.fromkeys((*named[:1], *named[-1:])))
 
 
+class Scored(Protocol):
+    """A share of right answers, the ends of its interval, and what was sampled."""
+
+    @property
+    def accuracy(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def sampled(self) -> Mapping[str, Measured]: ...
+
+
+def of_set(one: Scored) -> str:
+    """Of an evaluation set: `12.1% (8.0% to 17.9%)`, and its estimates."""
+    share = f"{one.accuracy:.1%} ({one.low:.1%} to {one.high:.1%})"
+    return ", ".join(filter(None, (share, estimates(one.sampled))))
+
+
 def volume(size: float) -> str:
     """Bytes: `640 B`, `2.6 kB`, `140 MB`, `1.2 GB`."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -78,18 +78,25 @@ class EstimateView(View):
     high: float
 
 
-class EvaluationView(View):
-    """An evaluation, of the version that was judged last."""
+class JudgedView(View, kw_only=True):
+    """Answers to some tasks."""
 
-    version: int
     accuracy: float
     """Share of right greedy answers, 0 to 1."""
     low: float
+    """The lower end of its interval of 95 %: over tasks that might have been drawn instead."""
     high: float
-    """The ends of its interval of 95 %: over tasks that might have been drawn instead."""
     tasks: int
     sampled: dict[str, EstimateView] = {}
     """`mean@8`, `pass@8` ... of sampled completions."""
+
+
+class EvaluationView(JudgedView, kw_only=True):
+    """An evaluation, of the version that was judged last: answers to held-out tasks."""
+
+    version: int
+    sets: dict[str, JudgedView] = {}
+    """Evaluation set -> answers to its tasks."""
 
 
 class HeadView(View):

@@ -1,6 +1,7 @@
 """The evaluator: greedy accuracy on held-out tasks, for version 0 and then every `evaluation.every` versions;
 with `evaluation.samples` also that of completions sampled as the run samples, by seeds that follow from the
-version and the task.
+version and the task. With `evaluation.sets` it answers other tasks, too, in the same calls; what it finds of
+them stands beside the accuracy and decides nothing.
 
 It always takes the newest release that it can fetch, so a slow evaluator skips versions instead of falling
 behind. The tasks are the same each time, and no two of them have one prompt: where the source has fewer than
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from peers.intake.reward_calls import RewardCalls
 from peers.runtime.host import Host
@@ -24,7 +26,8 @@ from swarm.core.intake.curriculum import INDEX_BITS
 from swarm.protocol import Kind, Phase, WorkStage
 from swarm.sample.base import Engine, EngineError, NoRoom
 from swarm.storage.blocks import Damaged
-from swarm.tasks.base import RewardError, TaskSource, too_few
+from swarm.tasks import evaluation_sets
+from swarm.tasks.base import RewardError, TaskSource, distinct, too_few
 from swarm.types import Task
 
 GIVE_UP = 8
@@ -32,14 +35,21 @@ GIVE_UP = 8
 `run.task.timeout`."""
 
 
+HELD_OUT = ""
+"""Stands for the held-out tasks of `run.task` where evaluation sets have their names."""
+
+
 class Evaluator:
-    def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
-        self.host, self.engine, self.source = host, engine, source
-        self.reward_calls = RewardCalls(host, source)
+    def __init__(
+        self, host: Host, engine: Engine, source: TaskSource, sets: Mapping[str, TaskSource]
+    ) -> None:
+        """`sets`: the source of each evaluation set."""
+        self.host, self.engine = host, engine
+        self.reward_calls = {name: RewardCalls(host, its) for name, its in {HELD_OUT: source, **sets}.items()}
         self.engine_calls = EngineCalls(host)
         self._last: int | None = None
-        self._tasks: list[Task] | None = None
-        """Those of every evaluation; None before the first one."""
+        self._tasks: dict[str, list[Task]] = {}
+        """Those of every evaluation, by evaluation set, once they are drawn."""
 
     async def run(self) -> None:
         """Evaluate releases until the host is asked to stop, then the last one, so that the run's final
@@ -76,44 +86,72 @@ class Evaluator:
                 host.releases.refuse(newest)
                 return True
             self.engine_calls.adopted(newest, fetched, fetched)
-            try:
-                tasks = await self._held_out()
-            except RewardError as error:
-                self._note("warning", f"version {newest.version} has no accuracy: {error}")
+            await self._draw(newest.version)
+            if HELD_OUT not in self._tasks:
                 self._last = newest.version
                 return True
+            tasks = [task for some in self._tasks.values() for task in some]
             with self.engine_calls.silence.watched(self.engine):
                 answers = await self._greedy(tasks)
                 samples = await self._sampled(tasks, newest.version)
         self._last = newest.version
-        right = [found[0] for found in await self._right(tasks, answers, newest.version)]
-        sampled = [sum(found) for found in await self._right(tasks, samples, newest.version)]
+        results = await self._results(answers, samples, newest.version)
         host.status.version, host.status.weights = newest.version, newest.weights
         host.status.finished(1, 0, host.now())
-        if right:
-            accuracy = sum(right) / len(right)
-            host.status.accuracy_before, host.status.accuracy = host.status.accuracy, accuracy
-            host.status.judged = len(right)
+        if (held_out := results.pop(HELD_OUT, None)) is not None:
+            host.status.accuracy_before, host.status.accuracy = host.status.accuracy, held_out.accuracy
+            host.status.judged = held_out.tasks
             host.emit(
                 events.Evaluated,
                 version=newest.version,
-                accuracy=accuracy,
-                tasks=len(right),
-                sampled=intervals.sampled(sampled, host.config.run.evaluation.samples),
+                accuracy=held_out.accuracy,
+                tasks=held_out.tasks,
+                sampled=held_out.sampled,
+                sets=results,
             )
         return True
 
-    async def _held_out(self) -> list[Task]:
-        """Raises RewardError."""
-        if self._tasks is None:
-            n = self.host.config.run.evaluation.tasks
-            self._tasks = await self.reward_calls.held_out(n)
-            if few := too_few(len(self._tasks), n):
+    async def _draw(self, version: int) -> None:
+        """Draw the tasks that are not there yet; a note says which cannot be drawn."""
+        run = self.host.config.run
+        settings = evaluation_sets.settings(run)
+        for name, calls in self.reward_calls.items():
+            if name in self._tasks:
+                continue
+            if name == HELD_OUT:
+                n, draw = run.evaluation.tasks, partial(distinct, n=run.evaluation.tasks)
+            else:
+                n = evaluation_sets.number(run, name)
+                draw = partial(evaluation_sets.drawn, settings=settings[name], n=n)
+            try:
+                tasks = self._tasks[name] = await calls.drawn(draw)
+            except RewardError as error:
+                self._note("warning", f"version {version} has no accuracy{_on(name)}: {error}")
+                continue
+            if few := too_few(len(tasks), n, name):
                 self._note("warning", few)
-            elif not self._tasks:
-                why = "the task has no held-out exercises (run.task.options.held_out)"
+            elif not tasks:
+                none = "the task has no held-out exercises (run.task.options.held_out)"
+                why = f"evaluation set {name} has no tasks" if name else none
                 self._note("info", f"there is no accuracy: {why}")
-        return self._tasks
+
+    async def _results(
+        self, answers: Sequence[Sequence[str]], samples: Sequence[Sequence[str]], version: int
+    ) -> dict[str, events.SetResult]:
+        """Of each set of which some answers can be scored. `answers`, `samples`: of the tasks of all sets, in
+        their order; `samples` may be empty."""
+        found, start = dict[str, events.SetResult](), 0
+        for name, tasks in self._tasks.items():
+            own = slice(start, start := start + len(tasks))
+            right = [one[0] for one in await self._right(name, answers[own], version)]
+            sampled = [sum(one) for one in await self._right(name, samples[own], version)]
+            if right:
+                found[name] = events.SetResult(
+                    accuracy=sum(right) / len(right),
+                    tasks=len(right),
+                    sampled=intervals.sampled(sampled, self.host.config.run.evaluation.samples),
+                )
+        return found
 
     async def _greedy(self, tasks: Sequence[Task]) -> list[Sequence[str]]:
         """One answer of each task. Raises EngineError."""
@@ -157,29 +195,32 @@ class Evaluator:
                     found.append(("",) * run.evaluation.samples)
                 at_once = 1
 
-    async def _right(
-        self, tasks: Sequence[Task], answers: Sequence[Sequence[str]], version: int
-    ) -> list[list[bool]]:
-        """Which answers are right, of the tasks whose answers can be scored; a note gives the number of the
-        others. `answers`: those of each task, or nothing."""
+    async def _right(self, name: str, answers: Sequence[Sequence[str]], version: int) -> list[list[bool]]:
+        """Which answers are right, of the tasks of a set whose answers can be scored; a note gives the number
+        of the others. `answers`: those of each task, or nothing."""
+        tasks, calls = self._tasks[name], self.reward_calls[name]
         least, found = self.host.config.run.evaluation.right, list[list[bool]]()
         why, in_a_row = "", 0
         for task, texts in zip(tasks, answers, strict=bool(answers)):
             try:
-                found.append([reward >= least for reward in await self.reward_calls.rewards(task, texts)])
+                found.append([reward >= least for reward in await calls.rewards(task, texts)])
                 in_a_row = 0
             except RewardError as error:
                 why, in_a_row = str(error), in_a_row + 1
                 if in_a_row == GIVE_UP:
                     break
         if len(found) < len(answers):
-            what = "has no accuracy" if not found else "is judged without them"
+            what = ("has no accuracy" if not found else "is judged without them") + _on(name)
             lost = f"{len(tasks) - len(found)} of {len(tasks)} held-out answers could not be scored"
             self._note("warning", f"version {version} {what}: {lost}: {why}")
         return found
 
     def _note(self, level: str, text: str) -> None:
         self.host.emit(events.Noted, level=level, text=text)
+
+
+def _on(name: str) -> str:
+    return f" on evaluation set {name}" if name else ""
 
 
 def _seed(run: int, version: int, task: int) -> int:

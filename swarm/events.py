@@ -16,6 +16,7 @@ from msgspec import Meta
 from swarm.protocol import Role
 from swarm.types import (
     COMPLETIONS,
+    SETS,
     Beat,
     Digest,
     Estimate,
@@ -23,6 +24,7 @@ from swarm.types import (
     Link,
     PeerId,
     Release,
+    Struct,
     Sums,
     Text,
     Verdict,
@@ -311,6 +313,14 @@ Estimates = Annotated[dict[Word, Estimate], Meta(max_length=16)]
 """`mean@8`, `pass@2` ... -> 0 to 1."""
 
 
+class SetResult(Struct, omit_defaults=True):
+    """Of an evaluation set, as in Evaluated."""
+
+    accuracy: Finite
+    tasks: int
+    sampled: Estimates = {}
+
+
 class Evaluated(Event, omit_defaults=True):
     """An evaluator finished one evaluation; `accuracy` is greedy exact match on held-out tasks, 0 to 1."""
 
@@ -319,6 +329,8 @@ class Evaluated(Event, omit_defaults=True):
     tasks: int
     sampled: Estimates = {}
     """Of completions that were sampled, where the run asks for them."""
+    sets: Annotated[dict[Word, SetResult], Meta(max_length=SETS)] = {}
+    """Evaluation set -> its result; those without any are left out."""
 
 
 class Saved(Event):

@@ -41,6 +41,9 @@ Text = Annotated[str, Meta(max_length=16 << 10)]
 COMPLETIONS = 4096
 """Completions of one group at most: the published methods take 4 to 64 of a task."""
 
+SETS = 8
+"""Evaluation sets of a run at most."""
+
 MARK_BYTES, MARKED = 8, 1024
 STEP_BYTES = 64 * MARK_BYTES * MARKED
 """Bytes of an id that tell groups apart, and most groups of one learner in one round. Ids are hashes of

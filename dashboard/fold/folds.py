@@ -190,8 +190,11 @@ def _evaluated(state: SwarmState, event: happened.Evaluated, at: float) -> None:
     accuracy, version = number(event.accuracy, high=1.0), whole(event.version)
     weight = max(number(event.tasks), 1.0)
     state.plot("accuracy", event.version, at, accuracy, weight=weight)
-    for name, one in state.evaluations.take(event).sampled.items():
+    judged = state.evaluations.take(event)
+    for name, one in judged.sampled.items():
         state.plot(evaluations.curve(name), event.version, at, one.value, weight=weight)
+    for name, its in judged.sets.items():
+        state.plot(evaluations.set_curve(name), event.version, at, its.accuracy, weight=max(its.tasks, 1))
     first, last = state.accuracies.get("first"), state.accuracies.get("last")
     if first is None or version < first[0]:
         state.accuracies["first"] = (version, accuracy)

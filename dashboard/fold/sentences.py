@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dashboard.fold.parts import evaluations
 from dashboard.text import TEXT_LIMIT, clean, confidence, duration, estimates, is_full, number, whole
 from dashboard.views import Level
 from swarm import events as happened
@@ -143,8 +144,9 @@ def _evaluated(event: happened.Evaluated, name: Namer) -> News:
     low, high = intervals.of_share(number(event.accuracy, high=1.0), whole(event.tasks))
     text = f"Version {event.version} solves {event.accuracy:.1%} of {some(event.tasks, 'held-out task')}"
     text += f" ({confidence(low, high)})"
-    text += f"; sampled: {estimates(event.sampled)}." if event.sampled else "."
-    return News("evaluated", "info", text, (event.peer,))
+    text += f"; sampled: {estimates(event.sampled)}" if event.sampled else ""
+    text += "".join(f"; {of} {one.accuracy:.1%}" for of, one in evaluations.view(event).sets.items())
+    return News("evaluated", "info", f"{text}.", (event.peer,))
 
 
 def _returned(event: happened.Returned, name: Namer) -> News:

@@ -49,7 +49,7 @@ CURVES = 48
 SEARCH = 1.0
 """Seconds between two searches of a full table for a row that may give way: half of the usual heartbeat."""
 
-_CURVE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_CURVE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _ORDER = {role: place for place, role in enumerate(ROLES)}
 
 

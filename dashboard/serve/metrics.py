@@ -136,6 +136,10 @@ def _last_values(state: SwarmState) -> Iterator[Metric]:
     for curve, (name, text) in CURVES.items():
         known = state.series.get(curve)
         yield _gauge(name, text, known.last() if known else None)
+    judged = state.evaluations.last
+    sets = {name: one.accuracy for name, one in judged.sets.items()} if judged else {}
+    text = "Accuracy on an evaluation set of the version that was judged last."
+    yield _labelled("swarm_set_accuracy_ratio", text, "set", sets)
 
 
 def _groups(view: views.StateView) -> Iterator[Metric]:

@@ -71,8 +71,9 @@ def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
 def components() -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(list(_kinds(views.View)), ref_template=REF)
     for kind in _kinds(views.View):
-        for field, text in field_docs(kind).items():
-            schemas[kind.__name__]["properties"][field]["description"] = text
+        for parent in kind.__mro__[: kind.__mro__.index(views.View)]:
+            for field, text in field_docs(parent).items():
+                schemas[kind.__name__]["properties"][field]["description"] = text
         if kind.__doc__ == views.View.__doc__:
             schemas[kind.__name__].pop("description", None)
     return schemas

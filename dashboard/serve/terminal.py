@@ -25,7 +25,7 @@ from dashboard.diagnosis.pace import pace
 from dashboard.fold.parts.series import Series
 from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import head_of
-from dashboard.text import clean, clock, confidence, duration, estimates, how_far
+from dashboard.text import clean, clock, confidence, duration, estimates, how_far, of_set
 from dashboard.views import HeadView, Problem, Row
 from swarm.frames.grammar import some
 from swarm.protocol import Role
@@ -104,8 +104,11 @@ def summary(
     table.add_column()
     table.add_row("versions", Text(_versions(state)))
     table.add_row("accuracy", Text(_accuracy(state), style="bold"))
-    if (judged := state.evaluations.last) is not None and judged.sampled:
-        table.add_row("sampled", Text(estimates(judged.sampled)))
+    if (judged := state.evaluations.last) is not None:
+        if judged.sampled:
+            table.add_row("sampled", Text(estimates(judged.sampled)))
+        for name, one in judged.sets.items():
+            table.add_row(name, Text(of_set(one)))
     table.add_row("groups", Text(f"{state.tally.trained:,} trained"))
     table.add_row("verdicts", Text(_verdicts(state)))
     table.add_row("lag", Text(_lag_line(state)))

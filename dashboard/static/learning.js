@@ -21,6 +21,7 @@ const CURVES = [
   { name: "zero", title: "Zero-weight samples", note: "cut by trust region", write: percent },
   { name: "lag_versions", title: "Lag of the trained groups", note: "mean, in versions", write: figure },
 ];
+const SET = /^set_(.+)$/; // curves of evaluation sets
 const SAMPLED = /^(mean|pass)_at_(\d+)$/; // curves of an evaluation with samples
 const WINDOWS = [["900", "15 min"], ["3600", "1 h"], ["21600", "6 h"], ["", "all"]];
 const AXES = [["version", "by version"], ["time", "by time"]];
@@ -29,8 +30,8 @@ export function Learning() {
   const [by, setBy] = useState("version");
   const [window, setWindow] = useState("");
   const plots = useRef(new Map());
-  const curves = useSelect(({ series }) => [...series.keys()].filter((name) => SAMPLED.test(name)).sort().join()).split(",").filter(Boolean);
-  const shown = CURVES.flatMap((spec) => (spec.name === "accuracy" ? [spec, ...curves.map(sampledCurve)] : [spec]));
+  const curves = useSelect(({ series }) => [...series.keys()].filter((name) => SAMPLED.test(name) || SET.test(name)).sort().join()).split(",").filter(Boolean);
+  const shown = CURVES.flatMap((spec) => (spec.name === "accuracy" ? [spec, ...curves.map(evaluated)] : [spec]));
   const range = useSelect((state) => bounds(state, by, Number(window)));
   const query = window ? `&window=${window}` : "";
   const saveAll = () => save(shown.map(({ name }) => plots.current.get(name)).filter(Boolean), "learning");
@@ -45,7 +46,8 @@ export function Learning() {
   <//>`;
 }
 
-function sampledCurve(name) {
+function evaluated(name) {
+  if (SET.test(name)) return { name, title: SET.exec(name)[1], note: "evaluation set, greedy", write: percent, range: [0, 1] };
   const [, kind, k] = SAMPLED.exec(name);
   return { name, title: `Held out, ${kind}@${k}`, note: kind === "mean" ? "sampled, mean" : `sampled, one of ${k} right`, write: percent, range: [0, 1] };
 }

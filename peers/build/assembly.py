@@ -415,11 +415,17 @@ async def _use_engine(
         "the engine", open_engine(node.work, process, run.model, host.config)
     )
     say(f"{why} (loaded in {host.now() - began:.1f} s)")
+    opened = partial(open_source, run, host, node, tokens.render_all, tokens is engine)
     with contextlib.closing(engine):
-        async with open_source(run, host, node, tokens.render_all, slow=tokens is engine) as source:
+        async with contextlib.AsyncExitStack() as stack:
+            source = await stack.enter_async_context(opened())
+            if ROLES[role].policy is PolicyUse.SAMPLED:
+                given: object = local.folder / "outbox"
+            else:
+                names = run.settings.evaluation.sets
+                given = {name: await stack.enter_async_context(opened(of=name)) for name in names}
             async with live_line(host), kept_up(host, local, node, run):
-                given = (local.folder / "outbox",) if ROLES[role].policy is PolicyUse.SAMPLED else ()
-                await host.run(program_of(role, run.settings)(host, engine, source, *given).run)
+                await host.run(program_of(role, run.settings)(host, engine, source, given).run)
 
 
 def check_that_groups_are_audited(config: Config) -> None:

@@ -9,6 +9,7 @@ model (peers.build.model.base_model).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,14 +22,15 @@ from swarm.frames import wire
 from swarm.frames.run_types import Spec
 from swarm.learn.reference import has_reference
 from swarm.membership.identity import open_key
-from swarm.settings.config import Run
+from swarm.settings.config import Run, TaskSettings
 from swarm.settings.loading import run_dict
 from swarm.storage.blocks import Blocks
 from swarm.storage.durable import copy_durably, sync, write_durably
 from swarm.tasks import catalog as tasks
-from swarm.tasks import packages
-from swarm.tasks.base import CodePolicy, distinct, too_few
+from swarm.tasks import evaluation_sets, packages
+from swarm.tasks.base import CodePolicy, TaskError, distinct, too_few
 from swarm.tasks.data import task_files
+from swarm.tasks.rendered import Rendered
 from swarm.tasks.rewards import probes
 from swarm.types import Digest, Task
 
@@ -59,12 +61,14 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
 
         write_base(policy, path / "model" / BASE)
     task_files.pack(run.task, path / "task")
+    _leave_out_long(run, path, tokens)
+    _pack_sets(run, path, tokens)
     for name in _names(path / "task"):
         sync(path / "task" / name)
-        sync(path / "task")
+        sync((path / "task" / name).parent)
     sync(path)
-    _leave_out_long(run, path, tokens)
     _check_first_task(run, path / "task", tokens.render, texts)
+    _check_sets(run, path / "task", tokens, texts)
     genesis = _genesis_of(policy, run)
     write_durably(path / "genesis", genesis)
     if run.model.adapter and has_reference(run):
@@ -88,7 +92,7 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
         task=carried,
         sizes=sizes,
         genesis=Blocks.of(genesis).root,
-        packages=packages.installed(run.task),
+        packages=packages.of_run(run),
         release_size=len(genesis),
     )
     return keep_spec(path, wire.encode(spec))
@@ -123,7 +127,8 @@ def _digests(folder: Path, names: Sequence[str]) -> dict[str, Digest]:
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    """The files below a folder."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def _leave_out_long(run: Run, path: Path, tokens: Tokenization) -> None:
@@ -133,12 +138,11 @@ def _leave_out_long(run: Run, path: Path, tokens: Tokenization) -> None:
     """
     if not run.task.name.startswith("data:"):
         return None
-    from swarm.learn.models.pretrained import ModelError, config_of
-    from swarm.sample.hf import positions
+    from swarm.learn.models.pretrained import ModelError
     from swarm.tasks.data.dataset import leave_out
 
-    most = positions(config_of(path / "model"))
-    room, folder = most - run.sampling.max_tokens, path / "task"
+    most, folder = _positions(path), path / "task"
+    room = most - run.sampling.max_tokens
     data = tasks.data(run.task, run.seed, folder if folder.is_dir() else None)
     training, held = data.rows_without(lambda some: tokens.fits(some, room))
     if not (count := len(training) + len(held)):
@@ -157,6 +161,40 @@ def _leave_out_long(run: Run, path: Path, tokens: Tokenization) -> None:
         f"{told}. A data set of the Hub keeps them, and samplers pass them over: save it without them"
         f" ({_rows(training, held)})"
     )
+
+
+def _positions(path: Path) -> int:
+    """Tokens of a prompt and its completion that the model reads at most."""
+    from swarm.learn.models.pretrained import config_of
+    from swarm.sample.hf import positions
+
+    return positions(config_of(path / "model"))
+
+
+def _pack_sets(run: Run, path: Path, tokens: Tokenization) -> None:
+    """Write the files of evaluation sets. Raises TaskError, and ModelError for a prompt with a token that the
+    model does not know."""
+    folder, trained = path / "task", set[int]()
+    if run.evaluation.sets and run.task.name.startswith(evaluation_sets.DATA):
+        trained = tasks.data(run.task, run.seed, folder if folder.is_dir() else None).prompts()
+    for name, settings in evaluation_sets.settings(run).items():
+        with evaluation_sets.telling(name):
+            rows = None
+            if settings.name.startswith(evaluation_sets.DATA):
+                room = _positions(path) - run.sampling.max_tokens
+                rows = evaluation_sets.rows(
+                    settings,
+                    run.seed,
+                    evaluation_sets.number(run, name),
+                    trained,
+                    partial(tokens.fits, room=room),
+                    partial(_warn_of_set, name),
+                )
+            task_files.pack(settings, folder / name, rows)
+
+
+def _warn_of_set(name: str, line: str) -> None:
+    say(f"{WARNING}evaluation set {name}: {line}")
 
 
 def _rows(training: set[int], held: set[int]) -> str:
@@ -181,5 +219,42 @@ def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str], tex
         # gym: takes minutes to make as many of its slowest exercises: the evaluator says so then
         if not run.task.name.startswith("gym:") and (few := too_few(len(distinct(source, n)), n)):
             say(f"{WARNING}{few}")
+        if run.evaluation.sets and not source.held_out(1):
+            raise TaskError(
+                f"{run.task.name} has no held-out tasks, and evaluation sets are judged beside them: set"
+                " run.task.options.held_out above 0, or leave run.evaluation.sets out"
+            )
+    finally:
+        source.close()
+
+
+def _check_sets(run: Run, folder: Path, tokens: Tokenization, texts: CodePolicy) -> None:
+    """The same for evaluation sets; also warns of prompts that the model has no tokens for."""
+    for name, settings in evaluation_sets.settings(run).items():
+        with evaluation_sets.telling(name):
+            _check_set(run, name, settings, folder / name, tokens, texts)
+
+
+def _check_set(
+    run: Run, name: str, settings: TaskSettings, folder: Path, tokens: Tokenization, texts: CodePolicy
+) -> None:
+    if run.evaluation.sets[name].system and not tokens.templated:
+        raise TaskError("its prompts have no chat template, and so no system message: leave system out")
+    source = tasks.source(settings, run.seed, folder=folder if folder.is_dir() else None, texts=texts)
+    try:
+        read = Rendered(source, tokens.render_all, system=run.evaluation.sets[name].system)
+        for line in probes.of_new_run(source):
+            _warn_of_set(name, line)
+        if settings.name.startswith("gym:"):
+            return
+        n = evaluation_sets.number(run, name)
+        found = evaluation_sets.drawn(read, settings, n)
+        if few := too_few(len(found), n, name):
+            say(f"{WARNING}{few}")
+        unknown = tokens.tokenizer.unk_token_id
+        ids = tokens.encode([task.prompt for task in found])
+        if lost := [task for task, row in zip(found, ids, strict=True) if unknown in row]:
+            told = f"{len(lost)} of {len(found)} prompts, such as {lost[0].prompt!r}"
+            _warn_of_set(name, f"the model has no tokens for all characters of {told}")
     finally:
         source.close()

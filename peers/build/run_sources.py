@@ -26,6 +26,7 @@ from swarm.frames.grammar import some
 from swarm.learn.files import peft_folder
 from swarm.settings.config import Run
 from swarm.storage.durable import Torn, read_checked, write_checked
+from swarm.tasks import evaluation_sets
 from swarm.tasks.data import task_files
 from swarm.tasks.rewards import rewards
 from swarm.types import Digest, Struct
@@ -86,6 +87,8 @@ def _here(run: Run) -> dict[str, Path]:
     """Name -> place of each file that the settings name, and of each in a folder that they name: those that
     are there."""
     found = dict(task_files.named(run.task))
+    for one in evaluation_sets.settings(run).values():
+        found |= task_files.named(one)
     if run.model.name not in base_model.MADE and not base_model.from_hub(run):
         folder = base_model.folder(run)
         names = (*MODEL_FILES, *sorted(file.name for file in folder.glob("*.safetensors")))

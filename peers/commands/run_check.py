@@ -83,6 +83,15 @@ def _check_files(loaded: LoadedConfig, run: Run) -> None:
         _check_task(run.task, run.model, run.seed)
     with _from(loaded, "run.task.rewards"):
         _check_rewards(run.task)
+    from swarm.tasks import evaluation_sets
+
+    for name in run.evaluation.sets:
+        key = f"{evaluation_sets.KEY}.{name}."
+        with _from(loaded, next(known for known in loaded.origins if known.startswith(key))):
+            with evaluation_sets.telling(name):
+                one = evaluation_sets.settings(run)[name]
+                _check_source(one)
+                _check_rewards(one)
 
 
 @contextmanager
@@ -156,10 +165,17 @@ def file_of_weights(name: str) -> str:
 def _check_task(task: TaskSettings, model: Model, seed: int) -> None:
     """Raises ValueError."""
     from swarm.tasks import catalog
-    from swarm.tasks.data import rows
 
     if model.name == "embedded":
         catalog.warm_start(task, seed)
+    _check_source(task)
+
+
+def _check_source(task: TaskSettings) -> None:
+    """Raises ValueError."""
+    from swarm.tasks import catalog
+    from swarm.tasks.data import rows
+
     catalog.about(task)
     word, _, name = task.name.partition(":")
     if word == "data" and (why := rows.missing(rows.DatasetLocation(name))):

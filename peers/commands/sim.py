@@ -50,6 +50,7 @@ from swarm.sim import disks, report, scenario
 from swarm.sim.world import SimPeer, World
 from swarm.storage.image import MakeDraft, in_memory
 from swarm.tasks import catalog as tasks
+from swarm.tasks import evaluation_sets
 from swarm.tasks.base import TaskSource
 from swarm.tasks.toy import Toy
 from swarm.types import Digest, PeerId
@@ -215,7 +216,11 @@ def role_of(
         case PolicyUse.SAMPLED:
             return program(host, parts.engine(), source, folder and folder / "outbox")
         case PolicyUse.USED:
-            return program(host, parts.engine(), source)
+            named = evaluation_sets.settings(run).items()
+            sets = {
+                name: tasks.source(one, run.seed, texts=host.config.peer.rewards.code) for name, one in named
+            }
+            return program(host, parts.engine(), source, sets)
         case PolicyUse.TRAINED:
             learner, decoder = parts.learner()
             return program(host, learner, source, decoder, folder and folder / "checkpoint", parts.replay)

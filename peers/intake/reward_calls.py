@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
 from swarm.protocol import Kind, Part
-from swarm.tasks.base import RewardError, TaskError, TaskSource, distinct
+from swarm.tasks.base import RewardError, TaskError, TaskSource
 from swarm.types import Task
 
 T = TypeVar("T")
@@ -43,9 +43,9 @@ class RewardCalls:
         """The same for a group that another learner selected: a failure is no fault of this peer."""
         return await self._called(Kind.SCORE, self._regenerated, index, texts)
 
-    async def held_out(self, n: int) -> list[Task]:
-        """The first `n` different held-out tasks. Raises RewardError as `tasks` does."""
-        return await self._made(Kind.DRAW, distinct, self.source, n)
+    async def drawn(self, draw: Callable[[TaskSource], list[Task]]) -> list[Task]:
+        """Tasks to evaluate on. Raises RewardError as `tasks` does."""
+        return await self._made(Kind.DRAW, draw, self.source)
 
     async def rewards(self, task: Task, texts: Sequence[str]) -> tuple[float, ...]:
         """One reward for each text. Raises RewardError."""

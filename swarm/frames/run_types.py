@@ -38,14 +38,15 @@ class Spec(Struct, tag="spec"):
     release_size: Size
     """Bytes of these, and so of every release: names, shapes and type of its tensors stay."""
     task: Files = {}
-    """Local data and reward code of the task."""
+    """Local data and reward code of the task, and of evaluation sets: `SET/data.parquet`."""
     sizes: Annotated[dict[Word, int], Meta(max_length=2048)] = {}
     """Bytes of each of `files`, and of each of `task` under `task/<name>`: a joiner knows the size of each
     request."""
     keys: Digest = Digest("")
     """Of a private run's first key, which the Spec does not hold."""
     packages: Annotated[dict[Word, Word], Meta(max_length=64)] = {}
-    """Name -> version of the packages whose code makes the tasks (swarm.tasks.packages)."""
+    """Name -> version of the packages whose code makes the tasks, of an evaluation set's `SET/NAME`
+    (swarm.tasks.packages)."""
 
 
 class Delegation(Struct, omit_defaults=True):

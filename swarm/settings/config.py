@@ -33,6 +33,7 @@ from swarm.settings.sections import (
     RunName,
     Seconds,
     Section,
+    SetName,
     Share,
     Weight,
 )
@@ -261,6 +262,25 @@ class Releasing(Section):
     it where a checkpoint is large, set 1 where a lone learner must lose nothing."""
 
 
+class EvaluationSet(Section):
+    """Further tasks for evaluators, under a NAME of yours: another task or other options, or all rows of a
+    data set whose prompts are not trained. They decide nothing. Left out is what is as in `run.task`."""
+
+    name: str = ""
+    """Source, as `task.name`; `""`: the one of `run.task`."""
+    options: dict[str, int | float | str | bool] = {}
+    """Options of the source. The others are those of `run.task`; for another data set those of columns
+    (`prompt`, `answer`, `answer_after`), for another source none."""
+    rewards: tuple[str, ...] = ()
+    """Reward functions; none: those of `run.task`, and of a source of another kind its own."""
+    weights: tuple[float, ...] = ()
+    """Factor of each of `rewards`; none: those of `run.task` where its rewards are, else 1 each."""
+    system: str = ""
+    """System message before every prompt; `""`: that of `run.task`."""
+    tasks: Number = 0
+    """Different tasks of one evaluation; 0: as many as `evaluation.tasks`."""
+
+
 class Evaluation(Section):
     """Answers to held-out tasks, by evaluators: greedy ones, which decide when a run is complete, and sampled
     ones."""
@@ -275,6 +295,8 @@ class Evaluation(Section):
     samples: Annotated[int, Meta(ge=0, le=COMPLETIONS)] = 0
     """Completions of each task that are sampled beside the greedy one, as the run samples: their mean@k and
     pass@k are shown; 0: none. An evaluation takes so many times longer."""
+    sets: dict[SetName, EvaluationSet] = {}
+    """Name -> further tasks."""
 
 
 class Stop(Section):

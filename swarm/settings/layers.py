@@ -23,6 +23,9 @@ from msgspec import inspect as shapes
 from swarm.settings.sections import PATTERNS
 
 EXTENDS = "extends"
+NAME = "NAME"
+"""Stands for the name of a table that users name, such as an evaluation set, in keys of a Schema."""
+
 PREFIX = "SWARM__"
 
 _NEARLY = ("SWARM_RUN_", "SWARM_PEER_")
@@ -47,13 +50,15 @@ Layer = dict[str, Setting]
 
 class Schema:
     """The keys of a tree of structs. `halves` are its top tables; a table of exactly one of them may be named
-    without it."""
+    without it. In a table of `named` there are tables with names of users, all with the same keys."""
 
     def __init__(self, root: type[msgspec.Struct], meant: Mapping[str, str] = {}) -> None:
         """`meant`: last part of another program's name for a key -> the key."""
         self._meant = meant
         self.keys: dict[str, msgspec.structs.FieldInfo] = {}
         self.tables: dict[str, type[msgspec.Struct]] = {"": root}
+        self.named: dict[str, Any] = {}
+        """Table -> type of the names in it."""
         self._walk(root, "")
         self._short: dict[str, str] = {}
         inner = [table for table in self.tables if table.count(".") == 1]
@@ -68,8 +73,28 @@ class Schema:
             if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
                 self.tables[path] = field.type
                 self._walk(field.type, path)
+            elif (each := _sections(field.type)) is not None:
+                self.named[path], kind_of_each = each
+                self.tables[path] = self.tables[f"{path}.{NAME}"] = kind_of_each
+                self._walk(kind_of_each, f"{path}.{NAME}")
             else:
                 self.keys[path] = field
+
+    def general(self, key: str) -> str | None:
+        """The key as `keys` and `tables` have it: `run.evaluation.sets.hard.name` ->
+        `run.evaluation.sets.NAME.name`; None where the name cannot be one."""
+        table, name, rest = self._in_named(key)
+        if not name:
+            return key
+        return f"{table}.{NAME}{rest}" if _fits(name, self.named[table]) else None
+
+    def _in_named(self, key: str) -> tuple[str, str, str]:
+        """(table, name in it, rest with its dot) of a key in a table of `named`; else empty ones."""
+        for table in self.named:
+            if key.startswith(f"{table}."):
+                name, dot, rest = key.removeprefix(f"{table}.").partition(".")
+                return table, name, dot + rest
+        return "", "", ""
 
     def full(self, key: str) -> str:
         """The full name of a key: `objective.name` -> `run.objective.name`."""
@@ -79,25 +104,32 @@ class Schema:
     def kind(self, key: str) -> Any | None:
         """Type of a key, of the values when its parent is a table of free keys; None when there is no such
         key."""
-        if key in self.keys:
-            return self.keys[key].type
-        parent = key.rpartition(".")[0]
+        general = self.general(key) or ""
+        if general in self.keys:
+            return self.keys[general].type
+        parent = general.rpartition(".")[0]
         return self.keys[parent].type.__args__[1] if parent in self.keys and self.is_free(parent) else None
 
     def is_free(self, key: str) -> bool:
         """Whether a key is a table with keys of any name (`options`)."""
-        return isinstance(shapes.type_info(self.keys[key].type), shapes.DictType)
+        return isinstance(shapes.type_info(self._field(key).type), shapes.DictType)
+
+    def _field(self, key: str) -> msgspec.structs.FieldInfo:
+        return self.keys[key if key in self.keys else self.general(key) or key]
 
     def default(self, key: str) -> Any:
-        """The default of a key."""
-        field = self.keys[key]
+        """The default of a key, or of a table of `named`."""
+        if key in self.named:
+            return {}
+        field = self._field(key)
         return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
 
     def flatten(self, tree: Mapping[str, Any], origin: _Origin, table: str = "") -> Iterator[tuple[str, Any]]:
         """(dotted key, value) of a parsed file. Raises ConfigError for a key that does not exist."""
         for name, value in tree.items():
             key = f"{table}.{name}" if table else self.full(name)
-            if key in self.keys and self.is_free(key) and isinstance(value, dict):
+            general = self.general(key)
+            if general in self.keys and self.is_free(key) and isinstance(value, dict):
                 for option, inner in value.items():
                     if "." in option:
                         where = origin.of(f"{key}.{option}")
@@ -105,23 +137,29 @@ class Schema:
                             f'{where}: the name "{option}" in {key} has a dot: write one without'
                         )
                     yield f"{key}.{option}", inner
-            elif key in self.keys:
+            elif general in self.keys:
                 yield key, value
-            elif key not in self.tables:
+            elif general not in self.tables:
                 lies = [] if table else [of for of in self.called(key) if of.count(".") == 1]
                 if len(lies) == 1:
                     half = lies[0].partition(".")[0]
                     raise ConfigError(f"{origin.of(key)}: {key} is in no table: write it under [{half}]")
                 raise ConfigError(f"{origin.of(key)}: {self.unknown(key)}")
-            elif isinstance(value, dict):
+            elif isinstance(value, dict) and (value or table not in self.named):
                 yield from self.flatten(value, origin, key)
             else:
                 raise ConfigError(f"{origin.of(key)}: {self.not_a_key(key)}")
 
     def not_a_key(self, table: str) -> str:
-        """A sentence about a table that was set like a value."""
-        example = next((key for key in self.keys if key.startswith(table + ".")), f"{table}.NAME")
+        """A sentence about a table that was set like a value, or has none."""
+        keys = (key for key in self.keys if key.startswith(f"{self.general(table)}."))
+        example = self._own(table, next(keys, f"{table}.NAME"))
         return f"{table} is a table, not a value: set a key in it, such as {example}"
+
+    def _own(self, key: str, text: str) -> str:
+        """A text about `key` with the name that is in it."""
+        table, name, _ = self._in_named(key)
+        return text.replace(f"{table}.{NAME}", f"{table}.{name}") if name else text
 
     def called(self, name: str, nearly: bool = False) -> list[str]:
         """Keys of this name, in full or by their last part, or with this name in other programs; those of the
@@ -130,7 +168,7 @@ class Schema:
         last = name.rpartition(".")[2]
         if (full := self.full(name)) in self.keys and not self.is_free(full):
             return [full]
-        settable = [key for key in self.keys if not self.is_free(key)]
+        settable = [key for key in self.keys if not self.is_free(key) and not self._in_named(key)[0]]
         words = {key.rpartition(".")[2] for key in settable} | set(self._meant)
         if nearly:
             last = next(iter(difflib.get_close_matches(last, words, 1, 0.8)), last)
@@ -140,8 +178,14 @@ class Schema:
 
     def unknown(self, key: str) -> str:
         """A sentence about a key that does not exist, with the nearest one that does."""
-        known = [name for name in (*self.keys, *self.tables) if name]
-        parent, _, word = key.rpartition(".")
+        table, own, _ = self._in_named(key)
+        if (general := self.general(key)) is None:
+            return f"{key}: the name in {table} has to be {describe(self.named[table])}"
+        known = [name for name in (*self.keys, *self.tables) if name and (own or not self._in_named(name)[0])]
+        return self._own(key, self._unknown(key, general, known))
+
+    def _unknown(self, key: str, general: str, known: Sequence[str]) -> str:
+        parent, _, word = general.rpartition(".")
         siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
         anywhere = {name.rpartition(".")[2]: name for name in known}
         in_full = {name: name for name in known}
@@ -272,11 +316,10 @@ def from_options(schema: Schema, options: Mapping[str, tuple[str, str]]) -> Laye
 
 def _setting(schema: Schema, key: str, text: str, origin: str) -> tuple[str, Setting]:
     key = schema.full(key)
-    kind = schema.kind(key)
-    if kind is None or (key in schema.keys and schema.is_free(key)):
-        raise ConfigError(
-            f"{origin}: {schema.not_a_key(key) if kind or key in schema.tables else schema.unknown(key)}"
-        )
+    kind, general = schema.kind(key), schema.general(key)
+    is_table = general in schema.tables
+    if kind is None or (general in schema.keys and schema.is_free(key)):
+        raise ConfigError(f"{origin}: {schema.not_a_key(key) if kind or is_table else schema.unknown(key)}")
     return key, Setting(_parse(kind, text), origin)
 
 
@@ -312,18 +355,29 @@ def fold(schema: Schema, layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[
         for table in tables:
             here = here.setdefault(table, {})
         here[last] = setting.value
-    origins = {key: "default" for key in schema.keys if not schema.is_free(key)}
+    named = tuple(f"{table}." for table in schema.named)
+    origins = {key: "default" for key in schema.keys if not (schema.is_free(key) or key.startswith(named))}
     return tree, origins | {key: setting.origin for key, setting in top.items()}
+
+
+def _sections(kind: Any) -> tuple[Any, type[msgspec.Struct]] | None:
+    """(type of the names, type of each) of a field that is a table of tables."""
+    names, each = [*getattr(kind, "__args__", ()), None, None][:2]
+    return (names, each) if isinstance(each, type) and issubclass(each, msgspec.Struct) else None
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _check(schema: Schema, key: str, setting: Setting) -> None:
     kind = schema.kind(key)
-    try:
-        msgspec.convert(setting.value, kind)
-        if _fits_a_spec(setting.value):
-            return
-    except msgspec.ValidationError:
-        pass
+    if _fits(setting.value, kind) and _fits_a_spec(setting.value):
+        return
     raise ConfigError(f"{setting.origin}: {key} wants {describe(kind)}, found {_found(setting.value)}")
 
 

@@ -26,6 +26,7 @@ from swarm.settings import layers
 from swarm.settings.config import Config, Run
 from swarm.settings.layers import ConfigError
 from swarm.settings.sections import Section
+from swarm.types import SETS
 
 
 class LoadedConfig(NamedTuple):
@@ -156,11 +157,17 @@ YOUNGER: frozenset[str] = frozenset(
         "objective.overlong_share",
         "batch.refill",
         "evaluation.samples",
+        "evaluation.sets",
     }
 )
 """Settings of [run] that came with later versions of this PROTOCOL. Their defaults are the behaviour before
 them, and never change; where one is the default, a Spec leaves it out, so that older versions of this program
 find unknown settings only where they have an effect."""
+
+MANY_SETS = (
+    "run.evaluation.sets has {count} sets, and an evaluation at most {most}: leave some out, or put their"
+    " rows into one"
+)
 
 LEAST_MBIT = 0.5
 """Mbit/s of a limit at least: a block of 1 MiB takes 17 s, and the four that are asked for together 67 s."""
@@ -215,6 +222,9 @@ def run_dict(run: Run) -> dict[str, object]:
     tree: dict[str, Any] = msgspec.to_builtins(run)
     for table, name in (("model", "template_options"), ("task", "options"), ("objective", "options")):
         tree[table][name] = dict(sorted(tree[table][name].items()))
+    sets = tree["evaluation"]["sets"] = dict(sorted(tree["evaluation"]["sets"].items()))
+    for one in sets.values():
+        one["options"] = dict(sorted(one["options"].items()))
     for key in YOUNGER:
         *tables, name = key.split(".")
         here = functools.reduce(dict.__getitem__, tables, tree)
@@ -264,12 +274,13 @@ def schema_text() -> str:
             continue
         docs = field_docs(kind)
         about = inspect.cleandoc(kind.__doc__ or "")
-        lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 116)), f"[{table}]"]
+        mark = "# " if table.endswith(f".{layers.NAME}") else ""  # there is no such table before one is named
+        lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 116)), f"{mark}[{table}]"]
         for key in keys:
             name = key.rpartition(".")[2]
-            lines += [f"# {line}" for line in textwrap.wrap(docs.get(name, ""), 116)]
+            lines += [f"{mark}# {line}" for line in textwrap.wrap(docs.get(name, ""), 116 - len(mark))]
             lines.append(
-                f"# {name} = {toml(SCHEMA.default(key))}  # {layers.describe(SCHEMA.keys[key].type)}"
+                f"{mark}# {name} = {toml(SCHEMA.default(key))}  # {layers.describe(SCHEMA.keys[key].type)}"
             )
     return "\n".join(lines[1:]) + "\n"
 
@@ -277,8 +288,9 @@ def schema_text() -> str:
 def dump(config: Config, half: str = "") -> str:
     """All settings as a TOML file that `load` reads back; `half` is `run` or `peer` for that half alone."""
     lines: list[str] = []
-    for table in SCHEMA.tables:
-        keys = [key for key in SCHEMA.keys if key.rpartition(".")[0] == table]
+    for table in _tables(config):
+        general = SCHEMA.general(table) or table
+        keys = [table + key.removeprefix(general) for key in SCHEMA.keys if key.rpartition(".")[0] == general]
         if keys and half in ("", table.split(".")[0]):
             lines += [
                 f"[{table}]",
@@ -286,6 +298,13 @@ def dump(config: Config, half: str = "") -> str:
                 "",
             ]
     return "\n".join(lines)
+
+
+def _tables(config: Config) -> Iterator[str]:
+    """The tables of these settings, with those that a user named."""
+    for table in SCHEMA.tables:
+        above = table.removesuffix(f".{layers.NAME}")
+        yield from [table] if above == table else (f"{above}.{name}" for name in value(config, above))
 
 
 def toml(value: object) -> str:
@@ -319,6 +338,8 @@ def _check_relations(loaded: LoadedConfig) -> None:
                 f"{loaded.origins[key]}: {key} is {mbit:g} Mbit/s, and no release passes in time below"
                 f" {LEAST_MBIT:g}; 0 is no limit"
             )
+    if (count := len(loaded.config.run.evaluation.sets)) > SETS:
+        raise ConfigError(MANY_SETS.format(count=count, most=SETS))
     if loaded.config.run.model.adapter and loaded.config.run.model.training == "full":
         raise ConfigError(ADAPTER_OF_ALL)
     if (decay := loaded.config.run.optimizer.decay) != "constant" and not loaded.config.run.stop.versions:
@@ -341,7 +362,7 @@ def _convert(tree: Mapping[str, Any], kind: type[T]) -> T:
 
 def _leaves(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]]:
     for name, inner in tree.items():
-        if isinstance(inner, dict) and f"run.{table}{name}" not in SCHEMA.keys:
+        if isinstance(inner, dict) and SCHEMA.general(f"run.{table}{name}") not in SCHEMA.keys:
             yield from _leaves(inner, f"{table}{name}.")
         else:
             yield f"{table}{name}", inner

@@ -26,6 +26,11 @@ _RUN_NAME = "^[a-z0-9][a-z0-9._-]{0,39}$"
 RunName = Annotated[str, Meta(pattern=_RUN_NAME)]
 """A run's name is part of folder names and of the delegations that the owner signs."""
 
+SET_NAME = "[a-z0-9][a-z0-9_-]{0,23}"
+_SET_NAME = f"^{SET_NAME}$"
+SetName = Annotated[str, Meta(pattern=_SET_NAME)]
+"""An evaluation set's name is part of keys, folders and names of curves."""
+
 _PATH = "^(/[A-Za-z0-9._~-]+)*$"
 UrlPath = Annotated[str, Meta(pattern=_PATH)]
 
@@ -39,6 +44,7 @@ Date = Annotated[str, Meta(pattern=_DATE)]
 
 PATTERNS = {
     _RUN_NAME: "1 to 40 lower-case letters, digits, dots, - and _, of which the first is a letter or a digit",
+    _SET_NAME: "1 to 24 lower-case letters, digits, - and _, of which the first is a letter or a digit",
     _PATH: "a path such as /swarm: a slash before each part, none at the end",
     _DATE: "a date such as 2026-11-29, or nothing",
     _HOURS: "two times of the day such as 22-7 or 18:30-23, or nothing",

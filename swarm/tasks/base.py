@@ -150,19 +150,27 @@ def distinct(source: UnscoredSource, n: int) -> list[Task]:
     asked = n
     while True:
         made = source.held_out(asked)
-        found: dict[object, Task] = {}
-        for task in made:
-            found.setdefault((task.prompt, task.messages), task)
+        found = different(made)
         if len(found) >= n or len(made) < asked or asked == DRAWS * n:
-            return [*found.values()][:n]
+            return found[:n]
         asked *= 2
 
 
-def too_few(found: int, n: int) -> str:
+def different(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks without those that repeat an earlier one's prompt."""
+    found: dict[object, Task] = {}
+    for task in tasks:
+        found.setdefault((task.prompt, task.messages), task)
+    return [*found.values()]
+
+
+def too_few(found: int, n: int, name: str = "") -> str:
     """A sentence about a source that has `found` different held-out tasks where `n` are asked for; empty
-    where that is enough, or there are none."""
+    where that is enough, or there are none. `name`: of the evaluation set that it is."""
     if not 0 < found < n:
         return ""
+    if name:
+        return f"evaluation set {name} has {some(found, 'different task')}, and {n} are asked for"
     return (
         f"the task has {some(found, 'different held-out exercise')}, and run.evaluation.tasks asks for {n}:"
         f" each evaluation has {found}"

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
 from swarm.settings import config
+from swarm.tasks import evaluation_sets
 from swarm.tasks.base import NotInstalled, TaskError
 from swarm.tasks.workers.verifier import PYTHON
 
@@ -51,6 +52,21 @@ def installed(settings: config.TaskSettings) -> dict[str, str]:
         return _here(GYM)
     points = entry_points(group="swarm.tasks", name=settings.name)
     return {point.dist.name: point.dist.version for point in points if point.dist is not None}
+
+
+def of_run(run: config.Run) -> dict[str, str]:
+    """The same of a run that begins here: for `run.task` by the names of packages, for an evaluation set by
+    `SET/PACKAGE`."""
+    named = evaluation_sets.settings(run).items()
+    return installed(run.task) | {
+        f"{name}/{package}": number for name, one in named for package, number in installed(one).items()
+    }
+
+
+def of_set(packages: Mapping[str, str], name: str = "") -> dict[str, str]:
+    """Package -> version for an evaluation set, else for `run.task`, of all that a run began with."""
+    split = [(*key.rpartition("/"), number) for key, number in packages.items()]
+    return {package: number for of, _, package, number in split if of == name}
 
 
 def check(settings: config.TaskSettings, wanted: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from swarm.tasks.base import Say, TaskSource
-from swarm.types import Task
+from swarm.types import Message, Task
 
 Render = Callable[[Sequence[Task]], list[str]]
 
@@ -23,17 +23,23 @@ class Rendered:
     and RewardError where it did not get to write it: the next one may be written."""
 
     def __init__(
-        self, source: TaskSource, render: Render, say: Say = lambda line: None, slow: bool = False
+        self,
+        source: TaskSource,
+        render: Render,
+        say: Say = lambda line: None,
+        slow: bool = False,
+        system: str = "",
     ) -> None:
         """Raises ValueError when not even the first task can be rendered; `say` gets a line about the first
-        later task that cannot. `slow`: `render` asks another process."""
+        later task that cannot. `slow`: `render` asks another process. `system`: a message before every prompt
+        in place of the run's."""
         self.environment = source.environment
         self.slow, self.slow_tasks = source.slow, source.slow_tasks or slow
-        self._source, self._render, self._say = source, render, say
+        self._source, self._render, self._say, self._system = source, render, say, system
         self._warned = False
         self._plain: dict[int, Task] = {}
         """Held-out tasks by their index: a source has them in a row only."""
-        render([source.task(0)])
+        self._texts([source.task(0)])
 
     def task(self, index: int) -> Task:
         return self.tasks([index])[0]
@@ -55,12 +61,21 @@ class Rendered:
 
     def _rendered(self, tasks: Sequence[Task]) -> list[Task]:
         try:
-            texts = self._render(tasks)
+            texts = self._texts(tasks)
         except ValueError as error:
             if len(tasks) > 1:
                 return [rendered for task in tasks for rendered in self._rendered([task])]
             texts = [self._plainly(tasks[0], str(error))]
         return [msgspec.structs.replace(task, prompt=text) for task, text in zip(tasks, texts, strict=True)]
+
+    def _texts(self, tasks: Sequence[Task]) -> list[str]:
+        return self._render([self._with_system(task) for task in tasks] if self._system else tasks)
+
+    def _with_system(self, task: Task) -> Task:
+        turns = task.messages or (Message(role="user", content=task.prompt),)
+        if turns[0].role == "system":
+            return task
+        return msgspec.structs.replace(task, messages=(Message(role="system", content=self._system), *turns))
 
     def _plainly(self, task: Task, why: str) -> str:
         if not self._warned:

@@ -116,6 +116,10 @@ happenings = st.one_of(
             st.sampled_from(["mean@8", "pass@8", "pass@x"]),
             st.builds(Estimate, value=numbers, low=numbers, high=numbers),
         ),
+        sets=st.dictionaries(
+            st.sampled_from(["hard", "other-task", "<b>x"]),
+            st.builds(happened.SetResult, accuracy=numbers, tasks=st.integers(-1, 999)),
+        ),
     ),
     event(
         happened.Shown,

@@ -2,6 +2,7 @@
 
     run.objective.name = package.module:NAME   a learner imports it
     run.task.name = verifiers:NAME             whoever has tasks runs the package with the run's options
+    run.evaluation.sets.SET.name = verifiers:NAME       evaluators do
 
 Neither comes with the run: both are installed here, and the run selects which of them starts. Under `swarm
 up` they are the owner's own. Not handled here: code that runs in a sandbox, which is reward code that came
@@ -15,6 +16,7 @@ from peers.errors import Refusal
 from swarm.frames.grammar import an
 from swarm.protocol import ROLES, PolicyUse, Role
 from swarm.settings.config import Run
+from swarm.tasks import evaluation_sets
 
 CONSENT = (
     "look at it, then say `--set peer.rewards.code=trust` where you trust its authors and the run's owner"
@@ -29,6 +31,13 @@ def named_code(run: Run, role: Role) -> list[str]:
         found.append(f"run.objective.name = {run.objective.name!r}")
     if policy not in (PolicyUse.KEPT, PolicyUse.UNUSED) and run.task.name.startswith("verifiers:"):
         found.append(f"run.task.name = {run.task.name!r}")
+    if policy is PolicyUse.USED:
+        sets = {name: one.name for name, one in run.evaluation.sets.items()}
+        found += [
+            f"{evaluation_sets.KEY}.{name}.name = {source!r}"
+            for name, source in sets.items()
+            if source.startswith("verifiers:")
+        ]
     return found
 
 

@@ -16,7 +16,7 @@ from swarm.processes.process import ChildLost
 from swarm.protocol import Kind
 from swarm.settings.config import Config
 from swarm.tasks import catalog as tasks
-from swarm.tasks import packages
+from swarm.tasks import evaluation_sets, packages
 from swarm.tasks.base import RewardError, Say, TaskSource
 from swarm.tasks.rendered import Render, Rendered
 from swarm.types import Task
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 
 def source(
-    run: RunFolder, config: Config, render: Render, say: Say, slow: bool = False, scores: bool = True
+    run: RunFolder,
+    config: Config,
+    render: Render,
+    say: Say,
+    slow: bool = False,
+    scores: bool = True,
+    of: str = "",
 ) -> TaskSource:
     """`render` may raise ChildLost, too: the process that writes is gone, or was ended by a limit. `slow`: it
     calls another process. Raises TaskError, also for packages of other versions than the run began with, or
@@ -34,10 +40,11 @@ def source(
 
     Reward code that came with the run is run as `peer.rewards.code` says; under `swarm up` it is trusted.
     There, too, texts come from models and other peers. Without `scores` no reward is made, and none of its
-    code starts.
+    code starts. `of`: the evaluation set whose source it is, instead of the one of `run.task`.
     """
-    task, folder = config.run.task, run.path / "task"
-    packages.check(task, run.spec.packages)
+    trained, folder = config.run.task, run.path / "task" / of
+    task = evaluation_sets.settings(config.run)[of] if of else trained
+    packages.check(task, packages.of_set(run.spec.packages, of))
     texts = config.peer.rewards.code
     plain = tasks.source(
         task,
@@ -49,7 +56,8 @@ def source(
         scores=scores,
     )
     try:
-        return Rendered(plain, partial(_written, render), say, slow)
+        system = task.system if task.system != trained.system else ""
+        return Rendered(plain, partial(_written, render), say, slow, system)
     except (ValueError, RewardError) as error:
         plain.close()
         raise (WrongUsage if isinstance(error, ValueError) else CannotHere)(str(error)) from error
@@ -64,7 +72,7 @@ def _written(render: Render, tasks: Sequence[Task]) -> list[str]:
 
 @asynccontextmanager
 async def open_source(
-    run: RunFolder, host: Host, node: Node, render: Render, slow: bool = False
+    run: RunFolder, host: Host, node: Node, render: Render, slow: bool = False, of: str = ""
 ) -> AsyncIterator[TaskSource]:
     """The same while the body runs; messages for the user are printed once, and become an event."""
     loop = asyncio.get_running_loop()
@@ -76,7 +84,7 @@ async def open_source(
     def receive(line: str) -> None:  # in a thread: while the source is made, and where it is slow
         loop.call_soon_threadsafe(warn, line)
 
-    made = await node.work.run(Kind.LOAD, source, run, host.config, render, receive, slow)
+    made = await node.work.run(Kind.LOAD, source, run, host.config, render, receive, slow, True, of)
     try:
         yield made
     finally:

@@ -74,7 +74,7 @@ def main(paths: Sequence[Path], axis: str, out: Path) -> int:
     if twice:
         runs = [run._replace(label=f"{run.label} ({path})") for run, path in zip(runs, paths, strict=True)]
     found = sorted({name for run in runs for name in run.figures if name.startswith(EVALUATED)})
-    shown = {name: (f"held out, {name.removeprefix(EVALUATED)}", RIGHT) for name in found} | {**PANELS}
+    shown = {name: (_title(name.removeprefix(EVALUATED)), RIGHT) for name in found} | {**PANELS}
     panels = [
         Panel(title, AXES[axis], unit, [_curve(run, name, axis) for run in runs if name in run.figures])
         for name, (title, unit) in shown.items()
@@ -85,6 +85,12 @@ def main(paths: Sequence[Path], axis: str, out: Path) -> int:
     several = f"{len(runs)} runs" if len(runs) > 1 else runs[0].label
     say(f"{', '.join(panel.title for panel in panels)} of {several}: {drawing.lines(out, panels)}")
     return 0
+
+
+def _title(name: str) -> str:
+    """Of an evaluation's figure, or of an evaluation set's: `hard/mean@8`."""
+    name, _, figure = name.rpartition("/")
+    return f"{name or 'held out'}, {figure}"
 
 
 def _read(path: Path) -> Plotted:

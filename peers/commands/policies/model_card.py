@@ -16,7 +16,8 @@ from pathlib import PurePath
 from huggingface_hub import ModelCardData
 
 from dashboard.fold.state import SwarmState
-from dashboard.text import confidence, estimates
+from dashboard.text import confidence, estimates, of_set
+from dashboard.views import JudgedView
 from peers.build.model.base_model import COMMIT
 from peers.build.run_folder import RunFolder
 from peers.commands.policies.export import Exported
@@ -116,8 +117,13 @@ def _rows(
         ("staleness", _staleness(state, settings)),
         ("held-out accuracy", _accuracy(state)),
         ("held out, sampled", estimates(state.evaluations.last.sampled) if state.evaluations.last else ""),
+        *((f"evaluation set {name}", of_set(one)) for name, one in _sets(state).items()),
         ("licence", licence.get("license_name") or licence.get("license") or "not known"),
     )
+
+
+def _sets(state: SwarmState) -> Mapping[str, JudgedView]:
+    return state.evaluations.last.sets if state.evaluations.last else {}
 
 
 def _version(state: SwarmState, version: int) -> str:

@@ -2,6 +2,7 @@
 
     Trained of every learner of a version --mean by groups--> train/..., seconds/...
     Evaluated                             ------------------> eval/accuracy, eval/mean@8, eval/pass@8
+      on an evaluation set `hard`                               eval/hard/accuracy, eval/hard/mean@8
 
 A version's figures are complete once a later one is trained; later reports of its learners are left out, and
 so are those from a part of the swarm that was cut off.
@@ -13,7 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from swarm.events import Evaluated, Event, Trained
+from swarm.events import Evaluated, Event, SetResult, Trained
 
 PHASES = ("gather", "learn", "average", "step")
 
@@ -30,8 +31,10 @@ class RunFigures:
         """Process an event in the order of arrival; yields (version, its figures) for versions that are
         complete now."""
         if isinstance(event, Evaluated):
-            sampled = {f"eval/{name}": one.value for name, one in event.sampled.items()}
-            yield event.version, {"eval/accuracy": event.accuracy} | sampled
+            figures = _judged("eval", event)
+            for name, one in event.sets.items():
+                figures |= _judged(f"eval/{name}", one)
+            yield event.version, figures
         if not isinstance(event, Trained) or event.version < self._version:
             return
         if event.version > self._version:
@@ -44,6 +47,11 @@ class RunFigures:
         if self._learners:
             yield self._version, _mean(self._learners)
         self._learners = []
+
+
+def _judged(under: str, one: Evaluated | SetResult) -> dict[str, float]:
+    sampled = {f"{under}/{name}": estimate.value for name, estimate in one.sampled.items()}
+    return {f"{under}/accuracy": one.accuracy} | sampled
 
 
 def _mean(learners: list[Trained]) -> Figures:

@@ -17,7 +17,7 @@ import hashlib
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,8 +47,14 @@ DEFAULTS: dict[str, int | float | str | bool] = {
     "held_out_split": "",
     "shuffle": True,
 }
+COLUMNS = ("prompt", "answer", "answer_after")
+"""Options that say how a row is read; the others say which rows."""
+
 DATA, HELD_OUT = "data.parquet", "held-out.parquet"
 """Files of the task folder in which a run carries a data set."""
+
+TASK = "task"
+"""Name of that folder; an evaluation set has a folder in it."""
 
 WRITTEN = "answer_as_written"
 """Column that rewards get where the answer is a number whose text is another: 2.50, 0.00001."""
@@ -97,7 +103,7 @@ def tables(name: str, options: Options, folder: Path | None) -> tuple[Any, Any]:
     """(rows, rows of the held-out split or None): those that the run carries, else from the file, folder or
     Hub."""
     if folder is not None and (folder / DATA).exists():
-        cache = folder.parent / "cache"
+        cache = (folder if folder.name == TASK else folder.parent).parent / "cache"
         held = (
             rows.read(rows.DatasetLocation(str(folder / HELD_OUT), cache=cache), "")
             if (folder / HELD_OUT).exists()
@@ -207,6 +213,24 @@ class DataSet:
     def held_out(self, n: int) -> list[Task]:
         return [self._task(-1 - i) for i in range(min(n, len(self._held_rows)))]
 
+    def prompts(self) -> set[int]:
+        """The prompts that are trained, as `content` has them."""
+        found = set[int]()
+        for _, tasks in self._blocks(self._training, self._train_rows):
+            found.update(map(content, tasks))
+        return found
+
+    def first(self, n: int, without: Set[int]) -> Any:
+        """The table of the rows of the first `n` training tasks with different prompts, of all where they are
+        fewer. `without`: numbers of rows to leave out."""
+        found: dict[int, int] = {}
+        for index in range(len(self)):
+            if len(found) == n:
+                break
+            if (number := self._number(index)) not in without:
+                found.setdefault(content(self._task(index)), number)
+        return self._training.select([*found.values()])
+
     def columns(self, task: Task) -> dict[str, Any]:
         """Every column of the task's row as it is in the data, and its answer also under the name
         `answer`."""
@@ -232,23 +256,31 @@ class DataSet:
         self, table: Any, numbers: Sequence[int], fits: Callable[[Sequence[Task]], Sequence[bool]]
     ) -> set[int]:
         found = set[int]()
-        for start in range(0, len(numbers), BLOCK):
-            some = numbers[start : start + BLOCK]
-            tasks = [self._of_row(0, dict(row)) for row in table.select(some)]
+        for some, tasks in self._blocks(table, numbers):
             found |= {number for number, good in zip(some, fits(tasks), strict=True) if not good}
         return found
+
+    def _blocks(self, table: Any, numbers: Sequence[int]) -> Iterator[tuple[Sequence[int], list[Task]]]:
+        """The numbers of rows, some at a time, and their tasks."""
+        for start in range(0, len(numbers), BLOCK):
+            some = numbers[start : start + BLOCK]
+            yield some, [self._of_row(0, dict(row)) for row in table.select(some)]
 
     def close(self) -> None:
         """Nothing to free."""
 
-    def _row(self, index: int) -> dict[str, Any]:
+    def _number(self, index: int) -> int:
+        """The number of a task's row in its table."""
         held = index < 0
         among, place = (self._held_rows, -1 - index) if held else (self._train_rows, index)
         epoch, position = divmod(place, len(among))
         if self._shuffle:
             position = permuted(position, len(among), f"{self._seed}/{'held-out' if held else epoch}")
-        table = self._held if held else self._training
-        row = dict(table[among[position]])
+        return among[position]
+
+    def _row(self, index: int) -> dict[str, Any]:
+        table = self._held if index < 0 else self._training
+        row = dict(table[self._number(index)])
         if self._answer in row:
             kind = str(getattr(table.features[self._answer], "dtype", ""))
             row[self._answer] = _shortest(row[self._answer], kind)
@@ -303,10 +335,10 @@ class DataSet:
             except Unusable as why:
                 lost.add(number, why)
                 continue
-            content = _content(prompt)
+            hashed = _content(prompt)
             if answer is not None:
-                answers.add(content, str(answer))
-            yield UsableRow(number - 1, content)
+                answers.add(hashed, str(answer))
+            yield UsableRow(number - 1, hashed)
         if lost.rows == number:
             raise TaskError(f"{self.environment} has no row that can be used: {lost.summary(number)}")
         if lost.rows:
@@ -399,6 +431,11 @@ def _held_out(prompts: set[int], share: float) -> set[int]:
     if len(held) == len(prompts):
         held.discard(max(held))
     return held or {min(prompts)}
+
+
+def content(task: Task) -> int:
+    """A hash of the words of a row's prompt, 0 to HASHES - 1: white space makes no difference."""
+    return _content(task.messages or task.prompt)
 
 
 def _content(prompt: str | tuple[Message, ...]) -> int:

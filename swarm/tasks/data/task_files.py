@@ -2,6 +2,7 @@
 
     data:./problems.jsonl    -> data.parquet, held-out.parquet (a split of its own)
     ./my_rewards.py:length   -> rewards-0.py, rewards-1.py, ... one a file, in the order of `run.task.rewards`
+    an evaluation set        -> the same names, in a folder of its own: hard/data.parquet
 
 `pack` writes them when a run is created; `swarm.tasks.source(..., folder=...)` reads them from there, also on
 the machine that packed them: all peers work with the same bytes. Hub data sets stay Hub ids, at the commit
@@ -13,16 +14,19 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from swarm.settings import config
+from swarm.settings.sections import SET_NAME
 from swarm.tasks.base import TaskError, check_options
-from swarm.tasks.data import rows
+from swarm.tasks.data import dataset, rows
 from swarm.tasks.rewards import rewards
 
-NAME = re.compile(r"data\.parquet|held-out\.parquet|rewards-[0-9]{1,2}\.py")
+NAME = re.compile(rf"({SET_NAME}/)?(data\.parquet|held-out\.parquet|rewards-[0-9]{{1,2}}\.py)")
 """All names of task files; a joiner refuses every other name."""
 
 LARGEST = 256 << 20
@@ -32,10 +36,13 @@ LARGEST_CODE = 1 << 20
 """Bytes of a reward file: a thousand times the usual."""
 
 
-def pack(settings: config.TaskSettings, folder: Path) -> None:
-    """Write the task files of a run that is created with these settings. Raises TaskError."""
+def pack(settings: config.TaskSettings, folder: Path, rows: Any = None) -> None:
+    """Write the task files of a run that is created with these settings. `rows`: the table of a data set,
+    else it is read. Raises TaskError."""
     word, _, name = settings.name.partition(":")
-    if word == "data":
+    if rows is not None:
+        _write(name, {dataset.DATA: rows}, folder)
+    elif word == "data":
         _pack_data(name, settings, folder)
     try:
         code = rewards.files(settings.rewards)
@@ -79,13 +86,15 @@ def pinned(settings: config.TaskSettings) -> config.TaskSettings:
 def _pack_data(name: str, settings: config.TaskSettings, folder: Path) -> None:
     if not Path(name).expanduser().exists():
         return  # of the Hub, or missing: reading it says so
-    from swarm.tasks.data import dataset
-
     options = check_options("data", settings.options, dataset.DEFAULTS)
+    training, held = dataset.tables(name, options, None)
+    _write(name, {dataset.DATA: training, dataset.HELD_OUT: held}, folder)
+
+
+def _write(name: str, tables: Mapping[str, Any], folder: Path) -> None:
+    """Write each table that is there to its file."""
     folder.mkdir(parents=True, exist_ok=True)
-    for table, file in zip(
-        dataset.tables(name, options, None), (dataset.DATA, dataset.HELD_OUT), strict=True
-    ):
+    for file, table in tables.items():
         if table is None:
             continue
         table.to_parquet(str(folder / file))

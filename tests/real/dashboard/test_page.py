@@ -117,6 +117,7 @@ def test_the_accuracys_interval_and_sampled_answers_are_on_the_page(play: Play) 
                 name: Estimate(value=value, low=0.1, high=0.9)
                 for name, value in (("mean@4", 0.25), ("pass@2", 0.31), ("pass@4", 0.75))
             },
+            sets={"two-digits": happened.SetResult(accuracy=0.125, tasks=64)},
         )
         async with served(still(), [*past(300), judged]) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
@@ -126,6 +127,7 @@ def test_the_accuracys_interval_and_sampled_answers_are_on_the_page(play: Play) 
             await expect(page.locator("#now")).to_contain_text(note)
             for title in ("mean@4", "pass@2", "pass@4"):
                 await expect(page.locator("#curves")).to_contain_text(f"Held out, {title}")
+            await expect(page.locator("#curves")).to_contain_text("two-digits")
             await look(page, "sampled")
             assert complaints == []
 

@@ -15,6 +15,8 @@ from dashboard.fold.folds import fold
 from dashboard.fold.parts.series import Series
 from dashboard.fold.state import SwarmState
 from dashboard.serve.terminal import SPARKS, render, sparkline, summary
+from swarm import events as happened
+from swarm.types import Estimate
 
 
 def shown(renderable: RenderableType, width: int) -> str:
@@ -67,6 +69,19 @@ def test_the_summary_has_what_a_demo_ends_with() -> None:
     assert sum(bars) <= 1920 <= sum(bars) + 60, (
         "the histogram holds the trained groups; bins too small for a bar are left"
     )
+
+
+def test_the_summary_has_a_line_for_each_evaluation_set() -> None:
+    state = told(3)
+    mean = Estimate(value=0.25, low=0.2, high=0.3)
+    sets = {
+        "hard": happened.SetResult(accuracy=0.5, tasks=16, sampled={"mean@4": mean}),
+        "other": happened.SetResult(accuracy=0.0, tasks=0),
+    }
+    fold(state, happened.Evaluated(at=1.0, peer=who(3), version=3, accuracy=0.5, tasks=256, sets=sets))
+    text = shown(summary(state, 1002.0), 120)
+    assert "hard      50.0% (28.0% to 72.0%), mean@4 25.0% (20.0% to 30.0%)" in text
+    assert "other     0.0% (0.0% to 100.0%)" in text
 
 
 def test_a_hostile_name_is_no_markup_and_no_escape() -> None:

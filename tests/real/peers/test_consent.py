@@ -21,7 +21,18 @@ from swarm.frames.run_types import Spec
 from swarm.learn.models import tiny, tokenization
 from swarm.membership.identity import open_key
 from swarm.protocol import Role
-from swarm.settings.config import Config, Model, ObjectiveSettings, Peer, Rewards, Run, Sampling, TaskSettings
+from swarm.settings.config import (
+    Config,
+    Evaluation,
+    EvaluationSet,
+    Model,
+    ObjectiveSettings,
+    Peer,
+    Rewards,
+    Run,
+    Sampling,
+    TaskSettings,
+)
 from swarm.settings.loading import run_dict
 from swarm.tasks.base import RewardError
 from swarm.tasks.workers import sandbox
@@ -40,6 +51,8 @@ def folder(run: Run, owned: bool = False) -> Any:
 def test_the_settings_that_begin_installed_code_are_named_to_whom_they_matter(role: Role) -> None:
     assert bool(named_code(OWN_OBJECTIVE, role)) == (role is Role.LEARNER)
     assert bool(named_code(INSTALLED_TASK, role)) == (role in WORKERS)
+    judged = Run(evaluation=Evaluation(sets={"code": EvaluationSet(name="verifiers:gsm8k")}))
+    assert bool(named_code(judged, role)) == (role is Role.EVALUATOR)
     assert named_code(Run(), role) == []
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,19 +42,30 @@ from swarm.core.membership import Trust
 from swarm.frames import wire
 from swarm.journal import to_line
 from swarm.learn.files import weights
-from swarm.learn.models import adapters, tiny
+from swarm.learn.models import adapters, tiny, tokenization
 from swarm.learn.models.model import load_policy
 from swarm.learn.models.pretrained import ModelError
 from swarm.limits import RELEASE_LIMIT
 from swarm.membership.identity import IdentityError, open_key, verify
 from swarm.net.blobs.store import Blobs
 from swarm.protocol import Role
-from swarm.settings.config import BatchSize, Config, Model, Pace, Run, Sampling, Stop, TaskSettings
+from swarm.settings.config import (
+    BatchSize,
+    Config,
+    Evaluation,
+    EvaluationSet,
+    Model,
+    Pace,
+    Run,
+    Sampling,
+    Stop,
+    TaskSettings,
+)
 from swarm.storage.blocks import Blocks
 from swarm.tasks import catalog
 from swarm.tasks.base import NotInstalled, TaskError
 from swarm.tasks.workers import sandbox
-from swarm.types import Digest, Release
+from swarm.types import Digest, Release, Task
 
 
 @pytest.fixture(scope="module")
@@ -295,6 +306,80 @@ def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: 
     for name, digest in run.spec.task.items():
         content = (run.path / "task" / name).read_bytes()
         assert run_folder.digest_of(content) == digest and run.spec.sizes[f"task/{name}"] == len(content)
+
+
+def rows(path: Path, *prompts: str) -> str:
+    path.write_text("".join(f'{{"prompt": "{prompt}", "answer": "{prompt}"}}\n' for prompt in prompts))
+    return f"data:{path}"
+
+
+def test_an_evaluation_set_travels_with_the_run_without_rows_that_are_trained(
+    tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = [f"{i}+1=" for i in range(30)]
+    sets = {
+        "test": EvaluationSet(name=rows(tmp_path / "test.jsonl", *trained, "50+1=", "51+1=", "x" * 9000)),
+        "other": EvaluationSet(name="brackets", system="Close them.", tasks=4),
+    }
+    settings = Run(
+        task=TaskSettings(name=rows(tmp_path / "train.jsonl", *trained), options={"held_out": 0.1}),
+        evaluation=Evaluation(tasks=256, sets=sets),
+        sampling=Sampling(max_tokens=8),
+    )
+    run = new_run.create(tmp_path / "run", settings, policy)
+    assert set(run.spec.task) == {"data.parquet", "test/data.parquet"}
+    assert run.spec.sizes["task/test/data.parquet"] == (run.path / "task/test/data.parquet").stat().st_size
+    said = capsys.readouterr().err
+    held = {task.prompt for task in catalog.data(run.settings.task, 1, run.path / "task").held_out(99)}
+    assert (
+        f"warning: evaluation set test: {30 - len(held)} of 33 rows are left out: their prompts are trained"
+        in said
+    )
+    assert "evaluation set test: 1 of 33 rows are left out: the model has no room for their prompts" in said
+    assert f"evaluation set test has {len(held) + 2} different tasks, and 256 are asked for" in said
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").unlink()
+    config, asked = Config(run=run.settings), list[Any]()
+
+    def render(tasks: Sequence[Task]) -> list[str]:
+        asked.extend(tasks)
+        return [task.prompt for task in tasks]
+
+    source = task_source.source(run, config, render, print, of="test")
+    assert {task.prompt for task in source.tasks(range(256))} == {*held, "50+1=", "51+1="}
+    source.close()
+    task_source.source(run, config, render, print, of="other").close()
+    assert asked[-1].messages[0].content == "Close them."
+    assert run_folder.existing_run(run.path, settings) == run
+
+
+def test_prompts_of_an_evaluation_set_for_which_the_model_has_no_tokens_are_warned_of(
+    tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = tokenization.load(policy).tokenizer
+    model = shutil.copytree(policy, tmp_path / "model")
+    known.unk_token = "("  # as if it had no token for it
+    known.save_pretrained(model)
+    beside = Evaluation(tasks=8, sets={"other": EvaluationSet(name="brackets")})
+    new_run.create(tmp_path / "run", Run(evaluation=beside), model)
+    said = capsys.readouterr().err
+    assert re.search(
+        r"^warning: evaluation set other: .* no tokens for all .* [1-8] of 8 prompts", said, re.MULTILINE
+    )
+
+
+def test_a_run_with_an_evaluation_set_that_cannot_be_made_does_not_begin(
+    tmp_path: Path, policy: Path
+) -> None:
+    task = TaskSettings(name=rows(tmp_path / "train.jsonl", "a", "b", "c"), options={"held_out": 0.0})
+    beside = Evaluation(sets={"other": EvaluationSet(name="brackets")})
+    with pytest.raises(TaskError, match="no held-out tasks, and evaluation sets are judged beside them: set"):
+        new_run.create(tmp_path / "one", Run(task=task, evaluation=beside), policy)
+    strange = EvaluationSet(name=rows(tmp_path / "test.jsonl", "d"), options={"prompt": "q"})
+    with pytest.raises(
+        TaskError, match=r"^evaluation set odd: .*set run\.evaluation\.sets\.odd\.options\.prompt$"
+    ):
+        new_run.create(tmp_path / "two", Run(evaluation=Evaluation(sets={"odd": strange})), policy)
 
 
 @pytest.fixture(scope="module")

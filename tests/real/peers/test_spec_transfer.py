@@ -102,6 +102,16 @@ def test_a_joiner_gets_the_spec_and_every_file_slice_by_slice(tmp_path: Path) ->
     assert not list(joined.path.rglob("*.part"))
 
 
+def test_the_files_of_an_evaluation_set_come_into_a_folder_of_their_own(tmp_path: Path) -> None:
+    name, rows = "hard/data.parquet", b"rows"
+    task, sizes = {name: digest_of(rows)}, {f"task/{name}": len(rows)}
+    run = origin(tmp_path / "run", files={}, task=task, sizes=sizes)
+    (run.path / "task" / "hard").mkdir()
+    (run.path / "task" / name).write_bytes(rows)
+    joined = fetch(served(run), run, tmp_path / "joined")
+    assert (joined.path / "task" / name).read_bytes() == rows
+
+
 def test_peers_that_join_together_in_one_folder_fetch_each_file_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

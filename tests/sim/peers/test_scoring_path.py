@@ -41,6 +41,7 @@ from swarm.settings.config import (
     Config,
     DelayLaw,
     Evaluation,
+    EvaluationSet,
     Optimizer,
     Run,
     Sampling,
@@ -96,6 +97,7 @@ class Told:
         right: float = 1.0,
         tasks: int = 16,
         samples: int = 0,
+        sets: dict[str, EvaluationSet] | None = None,
         **prices: float,
     ) -> None:
         self.all: list[events.Event] = []
@@ -107,7 +109,7 @@ class Told:
                 self.learners.append(played)
             return played
 
-        evaluation = Evaluation(tasks=tasks, every=5, right=right, samples=samples)
+        evaluation = Evaluation(tasks=tasks, every=5, right=right, samples=samples, sets=sets or {})
         played = self._scenario(minutes, batch, evaluation, {"sample": 1.0, "learn": 0.3} | prices)
         World(
             played,
@@ -303,6 +305,53 @@ def test_sampled_answers_are_judged_beside_the_greedy_ones_where_the_run_asks_fo
     assert first.high < last.value, "it has learnt, and the intervals are narrow enough to show it"
     again = Told(lambda role: Flawed(never), right=0.5, samples=8).of(events.Evaluated)
     assert again == sampled
+
+
+def test_evaluation_sets_are_judged_beside_the_held_out_tasks_and_change_nothing_of_them() -> None:
+    sets = {
+        "alike": EvaluationSet(tasks=8),
+        "other": EvaluationSet(options={"alphabet": 4}),
+        "few": EvaluationSet(options={"buckets": 4}),
+    }
+    plain, told = (Told(lambda role: Flawed(never), right=0.5, samples=4, sets=s) for s in (None, sets))
+    judged = told.of(events.Evaluated)
+    assert [replace(event, sets={}) for event in judged] == plain.of(events.Evaluated)
+    for event in judged:
+        assert {name: one.tasks for name, one in event.sets.items()} == {"alike": 8, "other": 16, "few": 4}
+        assert all([*one.sampled] == ["mean@4", "pass@2", "pass@4"] for one in event.sets.values())
+    last = judged[-1]
+    assert last.accuracy > 0.8 and last.sets["alike"].accuracy > 0.7
+    assert last.sets["other"].accuracy < 0.5, "its words are others"
+    notes = [event.text for event in told.of(events.Noted, "evaluator")]
+    assert notes == ["evaluation set few has 4 different tasks, and 16 are asked for"]
+
+
+def test_an_evaluation_set_that_cannot_be_drawn_or_scored_costs_its_own_result_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sets = {"lost": EvaluationSet(options={"buckets": 9}), "unscored": EvaluationSet(options={"buckets": 5})}
+    held_out, rewards = Toy.held_out, Toy.rewards
+
+    def drawn(self: Toy, n: int) -> list[Task]:
+        if self.buckets == 9:
+            raise RewardError("its process is gone")
+        return held_out(self, n)
+
+    def scored(self: Toy, task: Task, completions: Sequence[str]) -> list[float]:
+        if self.buckets == 5:
+            raise RewardError("mine.py:f raised ValueError")
+        return rewards(self, task, completions)
+
+    monkeypatch.setattr(Toy, "held_out", drawn)
+    monkeypatch.setattr(Toy, "rewards", scored)
+    told = Told(lambda role: Flawed(never), minutes=0.3, right=0.5, sets=sets)
+    judged = told.of(events.Evaluated)
+    assert judged and all(event.tasks == 16 and not event.sets for event in judged)
+    notes = [event.text for event in told.of(events.Noted, "evaluator")]
+    assert "version 0 has no accuracy on evaluation set lost: its process is gone" in notes
+    assert any(
+        text.startswith("version 0 has no accuracy on evaluation set unscored: 5 of 5") for text in notes
+    )
 
 
 def test_samples_that_cannot_be_scored_or_have_no_room_cost_their_tasks_alone(

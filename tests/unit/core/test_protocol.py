@@ -44,7 +44,7 @@ def test_the_program_of_a_role_is_there_and_takes_what_its_row_says(role: Role) 
     taken = {
         PolicyUse.TRAINED: 5,
         PolicyUse.SAMPLED: 4,
-        PolicyUse.USED: 3,
+        PolicyUse.USED: 4,
         PolicyUse.REPLAYED: 4,
         PolicyUse.KEPT: 2,
         PolicyUse.UNUSED: 2,

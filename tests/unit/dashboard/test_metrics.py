@@ -20,13 +20,14 @@ from dashboard.fold.state import SwarmState
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
 from swarm import events as happened
+from swarm.core import intervals
 from swarm.protocol import Role
 
 GRAFANA = json.loads((ROOT / "dashboard" / "grafana.json").read_text(encoding="utf-8"))
 EVERYTHING = (
     "reward kl ess weight_var weight_max grad_norm entropy zero flat cosine length lag_versions lag_seconds"
 ).split()
-LABELS = {"role", "status", "level", "verdict", "purpose", "le", "name", "task", "model", "objective"}
+LABELS = {"role", "status", "level", "verdict", "purpose", "le", "name", "task", "model", "objective", "set"}
 
 
 def fed(versions: int = 30) -> Feed:
@@ -74,6 +75,24 @@ def test_a_scrape_says_what_the_state_says() -> None:
     assert {sample.labels["peer"]: sample.value for sample in samples["swarm_peer_up"]} == {
         row.id: float(row.status == "alive") for row in state.rows(time.time())
     }
+
+
+def test_each_evaluation_set_has_a_gauge_a_curve_and_a_place_in_the_sentence() -> None:
+    feed = fed(3)
+    sets = {
+        "hard": happened.SetResult(accuracy=0.125, tasks=64),
+        "<b>x": happened.SetResult(accuracy=1.0, tasks=1),
+    }
+    feed(happened.Evaluated(at=time.time(), peer=who(2), version=3, accuracy=0.5, tasks=256, sets=sets))
+    assert [sample.labels for sample in scrape(feed)["swarm_set_accuracy_ratio"]] == [{"set": "hard"}]
+    assert value(scrape(feed), "swarm_set_accuracy_ratio", set="hard") == 0.125
+    assert feed.state.series["set_hard"].last() == 0.125
+    judged = feed.state.evaluations.last
+    assert judged is not None and (judged.low, judged.sets["hard"].tasks) == (
+        intervals.of_share(0.5, 256)[0],
+        64,
+    )
+    assert feed.state.events()[-1].text.endswith("with 95 % confidence); hard 12.5%.")
 
 
 def test_a_histogram_is_cumulative_and_ends_with_everything() -> None:

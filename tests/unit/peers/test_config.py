@@ -317,6 +317,74 @@ def test_options_of_a_template_are_one_setting_which_older_versions_refuse_by_na
     assert loaded.model.template_options == {"enable_thinking": False}
 
 
+SETS = """
+[run.evaluation.sets.hard]
+options = { digits = 6 }
+[run.evaluation.sets.other-task]
+name = "brackets"
+rewards = ["exact"]
+"""
+
+
+def test_evaluation_sets_have_names_of_the_user_in_every_layer(tmp_path: Path) -> None:
+    path = written(tmp_path, SETS)
+    words = ["evaluation.sets.hard.options.partial=true", "run.evaluation.sets.third.name=toy"]
+    loaded = load(path, words, {"SWARM__RUN__EVALUATION__SETS__HARD__TASKS": "9"})
+    sets = {
+        "hard": config.EvaluationSet(options={"digits": 6, "partial": True}, tasks=9),
+        "other-task": config.EvaluationSet(name="brackets", rewards=("exact",)),
+        "third": config.EvaluationSet(name="toy"),
+    }
+    assert loaded.config.run.evaluation.sets == sets
+    assert loaded.origins["run.evaluation.sets.hard.options.digits"] == f"{path} line 3"
+    assert "run.evaluation.sets.third.tasks" not in loaded.origins
+    again = written(tmp_path, loading.dump(loaded.config), "again.toml")
+    assert load(again).config == loaded.config and "[run.evaluation.sets.other-task]" in again.read_text()
+
+
+def test_evaluation_sets_are_in_a_spec_and_matter_to_evaluators() -> None:
+    run = load(None, ["run.evaluation.sets.b.name=toy", "run.evaluation.sets.a.options.digits=7"]).config.run
+    tree = json.loads(msgspec.json.encode(loading.run_dict(run)))
+    assert list(tree["evaluation"]["sets"]) == ["a", "b"]
+    assert loading.from_run_dict(tree) == run and not loading.unknown(tree)
+    assert {r for r in Role if loading.matters("evaluation.sets.a.name", r)} == {Role.EVALUATOR}
+    tree["evaluation"]["sets"]["../x"] = {"name": "toy"}
+    tree["evaluation"]["sets"]["b"]["mood"] = 3
+    assert loading.unknown(tree) == ["evaluation.sets.b.mood", "evaluation.sets.../x.name"]
+    assert loading.from_run_dict(tree) == run
+
+
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [
+        ("hard.nmae=x", "no key run.evaluation.sets.hard.nmae; did you mean run.evaluation.sets.hard.name?"),
+        ("hard.max_tokens=3", "did you mean run.sampling.max_tokens?"),
+        (
+            "hard.tasks=many",
+            "run.evaluation.sets.hard.tasks wants a whole number of at least 0, found the text",
+        ),
+        ("Hard.name=x", "the name in run.evaluation.sets has to be a text of 1 to 24 lower-case letters"),
+        ("NAME.name=x", "the name in run.evaluation.sets has to be a text of 1 to 24 lower-case letters"),
+        ("hard=brackets", "run.evaluation.sets.hard is a table, not a value: set a key in it, such as"),
+        ("hard.options=3", "such as run.evaluation.sets.hard.options.NAME"),
+    ],
+)
+def test_a_mistake_in_an_evaluation_set_is_told_with_its_name(word: str, wanted: str) -> None:
+    said = refused(sets=(f"run.evaluation.sets.{word}",))
+    assert said.startswith(f"--set run.evaluation.sets.{word.partition('=')[0]}: ") and wanted in said
+
+
+def test_an_evaluation_set_that_says_nothing_and_too_many_of_them_are_refused(tmp_path: Path) -> None:
+    said = refused(written(tmp_path, "[run.evaluation.sets.hard]\n"))
+    assert said.endswith(
+        "line 1: run.evaluation.sets.hard is a table, not a value: set a key in it, such as"
+        " run.evaluation.sets.hard.name"
+    )
+    assert "has 9 sets, and an evaluation at most 8" in refused(
+        sets=tuple(f"run.evaluation.sets.s{i}.name=toy" for i in range(9))
+    )
+
+
 NEWER = {
     "wisdom": {"level": 3},
     "averaging": {"compression": "int4", "match": 3.0},
@@ -366,7 +434,7 @@ def test_the_schema_lists_every_key_and_is_itself_a_good_file(tmp_path: Path) ->
     uncommented = re.sub(r"^# (\w+ = .*)", r"\1", text, flags=re.MULTILINE)
     loaded = load(written(tmp_path, uncommented))
     assert loaded.config == Config()
-    closed = [key for key in loading.SCHEMA.keys if not loading.SCHEMA.is_free(key)]
+    closed = [key for key in loaded.origins if not loading.SCHEMA.is_free(key)]
     assert all(loaded.origins[key] != "default" for key in closed)
 
 

@@ -13,7 +13,7 @@ from peers.commands.journals import plot
 from peers.commands.journals.drawing import Curve, Panel
 from peers.errors import WrongUsage
 from peers.runtime.watching.run_figures import RunFigures
-from swarm.events import Event
+from swarm.events import Event, SetResult
 from swarm.journal import Journal
 from swarm.types import Estimate
 
@@ -61,9 +61,12 @@ def test_sampled_answers_have_a_panel_for_each_estimate(
         "mean@8": Estimate(value=0.25, low=0.2, high=0.3),
         "pass@8": Estimate(value=0.75, low=0.7, high=0.8),
     }
-    panels = drawn(monkeypatch, journal(tmp_path / "one", replace(judged(2, 0.5), sampled=sampled)))
-    assert [*panels] == ["held-out accuracy", "held out, mean@8", "held out, pass@8"]
-    assert [panels[title][0].y for title in panels] == [[0.5], [0.25], [0.75]]
+    sets = {"hard": SetResult(accuracy=0.125, tasks=8, sampled=sampled)}
+    event = replace(judged(2, 0.5), sampled=sampled, sets=sets)
+    panels = drawn(monkeypatch, journal(tmp_path / "one", event))
+    names = ["held-out accuracy", "hard, accuracy", "hard, mean@8", "hard, pass@8"]
+    assert [*panels] == [*names, "held out, mean@8", "held out, pass@8"]
+    assert [panels[title][0].y for title in panels] == [[0.5], [0.125], [0.25], [0.75], [0.25], [0.75]]
 
 
 def test_over_hours_an_evaluation_stands_where_its_version_was_trained(

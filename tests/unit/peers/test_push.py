@@ -28,7 +28,7 @@ from peers import cli
 from peers.build import new_run
 from peers.build.run_folder import RunFolder
 from peers.commands.policies import push as pushing
-from swarm.events import Counted, Evaluated, Event, Heard, Released
+from swarm.events import Counted, Evaluated, Event, Heard, Released, SetResult
 from swarm.journal import Journal
 from swarm.learn.models import tiny
 from swarm.membership.identity import Keyring
@@ -124,7 +124,14 @@ def made(path: Path, policy: Path, model: Model) -> RunFolder:
         ages,
         msgspec.structs.replace(trained(1, groups=4100), peer=learner),
         Evaluated(at=NOW, peer=seed, version=0, accuracy=0.25, tasks=64),
-        Evaluated(at=NOW, peer=seed, version=5, accuracy=0.875, tasks=64),
+        Evaluated(
+            at=NOW,
+            peer=seed,
+            version=5,
+            accuracy=0.875,
+            tasks=64,
+            sets={"hard": SetResult(accuracy=0.5, tasks=16)},
+        ),
     ]
     (run.path / "peers" / "seed").mkdir(parents=True)
     journal = Journal(run.path / "peers" / "seed" / "journal.jsonl")
@@ -180,6 +187,7 @@ def test_a_pushed_model_loads_and_its_card_says_how_it_was_trained(
         "| groups trained on | 4,100 |",
         "| staleness | groups were 2 versions old when they were trained on (median), 2 (95th percentile), 9",
         "| held-out accuracy | 25.0% at version 0, then 87.5% at version 5 (77.2% to 93.5% with 95 % confid",
+        "| evaluation set hard | 50.0% (28.0% to 72.0%) |",
         f'from_pretrained("{HERE}")',
     ):
         assert said in card.text, card.text

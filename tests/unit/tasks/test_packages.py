@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_packages import package
 
-from swarm.settings.config import TaskSettings
+from swarm.settings.config import Evaluation, EvaluationSet, Run, TaskSettings
 from swarm.tasks import packages
 from swarm.tasks.base import NotInstalled, TaskError
 from swarm.tasks.workers.verifier import PYTHON
@@ -31,6 +31,15 @@ def test_a_source_is_of_its_package_and_built_in_ones_and_data_are_of_none(mine:
     }
     for name in ("digit-sums", "data:./rows.jsonl", "data:org/rows"):
         assert packages.installed(TaskSettings(name=name)) == {}
+
+
+def test_packages_of_an_evaluation_set_stand_apart(mine: Path) -> None:
+    gym = version("reasoning-gym")
+    sets = {"hard": EvaluationSet(name="gym:chain_sum"), "again": EvaluationSet()}
+    found = packages.of_run(Run(task=MINE, evaluation=Evaluation(sets=sets)))
+    assert found == {"my-tasks": "1.2", "hard/reasoning-gym": gym, "again/my-tasks": "1.2"}
+    assert packages.of_set(found) == {"my-tasks": "1.2"}
+    assert packages.of_set(found, "hard") == {"reasoning-gym": gym}
 
 
 @pytest.mark.parametrize("name", ["my-tasks", "my_tasks"])
