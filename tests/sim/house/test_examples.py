@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
+import two_digit_sums
 import watch_a_run
 from own_task import Reversal
 from places import ROOT
@@ -23,6 +26,7 @@ from swarm.journal import Journal, parts, read_journal
 from swarm.learn.objectives import Batch, loss, objective, weights
 from swarm.learn.trust_region import TRUSTS
 from swarm.protocol import Role
+from swarm.settings import loading
 from swarm.settings.config import TaskSettings
 from swarm.sim import scenario
 from swarm.sim.world import World
@@ -98,6 +102,28 @@ def test_the_rewards_are_those_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None
         assert source.rewards(task, [task.answer, short, long]) == pytest.approx([1.0, 0.4, 0.0])
     finally:
         source.close()
+
+
+def test_an_exercises_answer_earns_all_and_its_digits_at_their_place_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    rows = [
+        {"prompt": f"{asked} = ", "answer": str(value)}
+        for asked, value in two_digit_sums.exercises(40).items()
+    ]
+    Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = loading.load(ROOT / "examples" / "two_digit_sums.toml").config
+    source = tasks.source(config.run.task, 1)
+    try:
+        task = next(task for task in map(source.task, range(40)) if len(task.answer) == 2)
+        tens, ones = right = task.answer
+        said = [right, f" {right}\n70", f"{tens}{9 - int(ones)}", ones, f"1{right}", f"it is {right}", ""]
+        found = source.rewards(task, said)
+    finally:
+        source.close()
+    assert found == pytest.approx([1.0, 1.0, 0.125, 0.125, 0.25 * 2 / 3, 0.0, 0.0])
 
 
 @pytest.fixture(scope="module")
