@@ -175,7 +175,7 @@ class PolicyUse(StrEnum):
     SAMPLED = "sampled"
     """program(host, engine, source, folder of the outbox or None)"""
     USED = "used"
-    """program(host, engine, source)"""
+    """program(host, engine, source, evaluation sets by name)"""
     REPLAYED = "replayed"
     """program(host, source, tokens of the vocabulary, Replay's maker)"""
     KEPT = "kept"

@@ -12,10 +12,10 @@ or several, operations of a completion (`94 + 46`, `\\frac{280}{2}`, `2 times 70
 they write a number: a fraction that is not whole, `1.4 \\times 10^3`. Where the answer has operations itself
 (`x^2 - 1`, `\\sqrt{2}`), an expression of the prompt is none, in whatever order.
 
-The completions of a group share its time; one that takes longer (`9^{9^{9^9}}`) is wrong. Its CPU time
-counts, since a busy machine must not make right answers wrong. The limit is a signal, which needs the main
-thread; functions of a worker run there. Not handled: integers so large that one instruction takes seconds;
-the worker's deadline ends those. Nor are units (`5 km` is the number 5), or a negation before the last words.
+The completions of a group share its time; one that takes longer (`9^{9^{9^9}}`) is wrong. The limit is a
+`signal.alarm`, which needs the main thread; functions of a worker run there. Not handled: integers so large
+that one instruction takes seconds; the worker's deadline ends those. Nor are units (`5 km` is the number 5),
+or a negation before the last words.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from swarm.tasks.rewards.rewards import text
 from swarm.tasks.workers.worker_process import seconds_left
 
 LONGEST_SECONDS = 3.0
-"""CPU seconds for one completion; ordinary answers take hundredths."""
+"""Seconds for one completion; ordinary answers take hundredths."""
 
 MARGIN = 0.8
-"""Share of the remaining time that completions get: the rest is for code that the signal cannot interrupt at
+"""Share of the remaining time that completions get: the rest is for code that the alarm cannot interrupt at
 once."""
 
 AGAIN = 1.0
-"""CPU seconds to the next signal: much more than it takes to leave after the last one."""
+"""Seconds to the next alarm: much more than it takes to leave after the last one."""
 
 LATEX = re.compile(r"[\\^_{}=+*/()\[\]<>-]")
 """An answer with one of these is read as LaTeX, also without dollars: `2^{10}` in plain text would be 2."""
@@ -118,7 +118,7 @@ def equal(
         value: float | None = 0.0
         with (
             contextlib.suppress(_TooLong),
-            _limit(min(LONGEST_SECONDS, MARGIN * seconds_left() / (len(completions) - i))),
+            _alarm(min(LONGEST_SECONDS, MARGIN * seconds_left() / (len(completions) - i))),
         ):
             if gold is None or gold.written != str(wanted):
                 gold = _gold(str(wanted))
@@ -196,18 +196,18 @@ def _positional(words: str) -> str:
 
 
 @contextmanager
-def _limit(seconds: float) -> Iterator[None]:
+def _alarm(seconds: float) -> Iterator[None]:
     def ring(signum: int, frame: object) -> None:
         raise _TooLong
 
-    before = signal.signal(signal.SIGPROF, ring)
-    # 0 would be no limit; it rings again where it rang in a finalizer, whose exceptions Python drops
-    signal.setitimer(signal.ITIMER_PROF, max(seconds, 0.001), AGAIN)
+    before = signal.signal(signal.SIGALRM, ring)
+    # 0 would be no alarm; it rings again where it rang in a finalizer, whose exceptions Python drops
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), AGAIN)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-        signal.signal(signal.SIGPROF, before)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _parsed_answer(wanted: str) -> list[Any]:

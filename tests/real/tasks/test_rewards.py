@@ -301,31 +301,16 @@ def test_math_does_not_wait_for_a_number_that_nobody_can_compute(
 ) -> None:
     monkeypatch.setattr(math_reward, "LONGEST_SECONDS", 0.3)
     assert math_reward.equal(["$9^{9^{9^9}}$", "$10000000!!!$", "$72$"], ["72"] * 3) == [0.0, 0.0, 1.0]
-    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
-
-
-def test_math_is_right_however_long_its_process_waits_for_a_core(
-    math_reward: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stalled(text: str, **options: Any) -> Any:
-        time.sleep(0.6)
-        return parse(text, **options)
-
-    parse = math_reward.parse
-    monkeypatch.setattr(math_reward, "LONGEST_SECONDS", 0.5)
-    monkeypatch.setattr(math_reward, "parse", stalled)
-    assert math_reward.equal(["$36 \\cdot 2 = 72$", "71"], ["72"] * 2) == [1.0, 0.0]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_math_ends_although_the_limit_comes_in_a_finalizer(
+def test_math_ends_although_the_alarm_rings_in_a_finalizer(
     math_reward: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow:
         def __del__(self) -> None:
-            spent = time.process_time() + 0.2
-            while time.process_time() < spent:  # an exception that comes up here is dropped
-                pass
+            time.sleep(0.2)  # an exception that comes up here is dropped
 
     def never(text: str, **options: Any) -> list[Any]:
         Slow()

@@ -12,7 +12,7 @@ from swarm.protocol import ROLES, PolicyUse, Role
 GIVEN = {
     PolicyUse.TRAINED: 6,
     PolicyUse.SAMPLED: 4,
-    PolicyUse.USED: 3,
+    PolicyUse.USED: 4,
     PolicyUse.REPLAYED: 4,
     PolicyUse.KEPT: 2,
     PolicyUse.UNUSED: 2,
