@@ -114,15 +114,14 @@ class Evaluator:
     async def _draw(self, version: int) -> None:
         """Draw the tasks that are not there yet; a note says which cannot be drawn."""
         run = self.host.config.run
-        settings = evaluation_sets.settings(run)
         for name, calls in self.reward_calls.items():
             if name in self._tasks:
                 continue
             if name == HELD_OUT:
                 n, draw = run.evaluation.tasks, partial(distinct, n=run.evaluation.tasks)
             else:
-                n = evaluation_sets.number(run, name)
-                draw = partial(evaluation_sets.drawn, settings=settings[name], n=n)
+                n, settings = evaluation_sets.number(run, name), evaluation_sets.completed(run, name)
+                draw = partial(evaluation_sets.drawn, settings=settings, n=n)
             try:
                 tasks = self._tasks[name] = await calls.drawn(draw)
             except RewardError as error:

@@ -66,6 +66,7 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
     for name in _names(path / "task"):
         sync(path / "task" / name)
         sync((path / "task" / name).parent)
+        sync(path / "task")
     sync(path)
     _check_first_task(run, path / "task", tokens.render, texts)
     _check_sets(run, path / "task", tokens, texts)

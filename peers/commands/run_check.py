@@ -89,7 +89,7 @@ def _check_files(loaded: LoadedConfig, run: Run) -> None:
         key = f"{evaluation_sets.KEY}.{name}."
         with _from(loaded, next(known for known in loaded.origins if known.startswith(key))):
             with evaluation_sets.telling(name):
-                one = evaluation_sets.settings(run)[name]
+                one = evaluation_sets.completed(run, name)
                 _check_source(one)
                 _check_rewards(one)
 

@@ -31,9 +31,31 @@ WHOLE: Options = {"held_out": 0.0, "held_out_split": ""}
 
 
 def settings(run: config.Run) -> dict[str, config.TaskSettings]:
-    """Name -> settings of each set, completed from those of `run.task`. Raises TaskError for an option that
-    would be ignored."""
-    return {name: _completed(run.task, name, one) for name, one in run.evaluation.sets.items()}
+    """Name -> settings of each set, as `completed` has them. Raises TaskError."""
+    return {name: completed(run, name) for name in run.evaluation.sets}
+
+
+def completed(run: config.Run, name: str) -> config.TaskSettings:
+    """Settings of a set, completed from those of `run.task`. Raises TaskError for an option that would be
+    ignored."""
+    task, one = run.task, run.evaluation.sets[name]
+    source = one.name or task.name
+    same, rows = source == task.name, source.startswith(DATA)
+    alike = same or (rows and task.name.startswith(DATA))
+    if rows and (ignored := [option for option in WHOLE if option in one.options]):
+        raise TaskError(
+            f"{KEY}.{name}.options.{ignored[0]} would hold rows of {source} out, and all rows of an"
+            " evaluation set are its tasks: leave it out"
+        )
+    kept = {key: value for key, value in task.options.items() if same or key in dataset.COLUMNS}
+    return replace(
+        task,
+        name=source,
+        options={**(kept if alike else {}), **one.options, **(WHOLE if rows else {})},
+        rewards=one.rewards or (task.rewards if alike else ()),
+        weights=one.weights or (task.weights if alike and not one.rewards else ()),
+        system=one.system or task.system,
+    )
 
 
 def number(run: config.Run, name: str) -> int:
@@ -82,23 +104,3 @@ def telling(name: str) -> Iterator[None]:
     except TaskError as error:
         told = str(error).replace("run.task.", f"{KEY}.{name}.")
         raise type(error)(f"evaluation set {name}: {told}") from error
-
-
-def _completed(task: config.TaskSettings, name: str, one: config.EvaluationSet) -> config.TaskSettings:
-    source = one.name or task.name
-    same, rows = source == task.name, source.startswith(DATA)
-    alike = same or (rows and task.name.startswith(DATA))
-    if rows and (ignored := [option for option in WHOLE if option in one.options]):
-        raise TaskError(
-            f"{KEY}.{name}.options.{ignored[0]} would hold rows of {source} out, and all rows of an"
-            " evaluation set are its tasks: leave it out"
-        )
-    kept = {key: value for key, value in task.options.items() if same or key in dataset.COLUMNS}
-    return replace(
-        task,
-        name=source,
-        options={**(kept if alike else {}), **one.options, **(WHOLE if rows else {})},
-        rewards=one.rewards or (task.rewards if alike else ()),
-        weights=one.weights or (task.weights if alike and not one.rewards else ()),
-        system=one.system or task.system,
-    )

@@ -43,7 +43,7 @@ def source(
     code starts. `of`: the evaluation set whose source it is, instead of the one of `run.task`.
     """
     trained, folder = config.run.task, run.path / "task" / of
-    task = evaluation_sets.settings(config.run)[of] if of else trained
+    task = evaluation_sets.completed(config.run, of) if of else trained
     packages.check(task, packages.of_set(run.spec.packages, of))
     texts = config.peer.rewards.code
     plain = tasks.source(

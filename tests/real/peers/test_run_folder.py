@@ -368,6 +368,17 @@ def test_prompts_of_an_evaluation_set_for_which_the_model_has_no_tokens_are_warn
     )
 
 
+def test_the_folder_of_a_set_is_on_the_disk_when_the_run_begins(
+    tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(new_run, "sync", synced.append)
+    beside = Evaluation(sets={"other": EvaluationSet(name=rows(tmp_path / "test.jsonl", "a", "b"))})
+    new_run.create(path := tmp_path / "one", Run(evaluation=beside), policy)
+    task = path / "task"
+    assert {task / "other" / "data.parquet", task / "other", task, path} <= {*synced}
+
+
 def test_a_run_with_an_evaluation_set_that_cannot_be_made_does_not_begin(
     tmp_path: Path, policy: Path
 ) -> None:

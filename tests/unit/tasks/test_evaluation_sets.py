@@ -124,6 +124,14 @@ def test_an_error_of_a_set_names_its_settings_instead_of_those_of_the_task() -> 
     )
 
 
+def test_a_mistake_in_one_set_is_not_told_of_another() -> None:
+    wrong = EvaluationSet(name="data:test.jsonl", options={"held_out": 0.5})
+    run = Run(evaluation=Evaluation(sets={"easy": EvaluationSet(name="brackets"), "hard": wrong}))
+    assert evaluation_sets.completed(run, "easy").name == "brackets"
+    with pytest.raises(TaskError, match=r"sets\.hard\.options\.held_out would"):
+        evaluation_sets.completed(run, "hard")
+
+
 def test_a_set_has_a_system_message_of_its_own_where_the_row_has_none() -> None:
     read: list[tuple[Message, ...]] = []
 
