@@ -67,12 +67,15 @@ def folder_of(invite: Invite, folder: Path | None) -> Path:
 
 
 def membership_of(mine: Membership | None, role: Role, run: RunFolder, local: LocalPeer) -> Membership | None:
-    """This peer's membership in a role: `mine`, which it presented, a renewed one, or one by a kept invite.
+    """This peer's membership in a role: `mine`, which it presented, a renewed one, one by a kept invite, or
+    one by the owner's key where the run is trusted: the samplers that `swarm up` starts are no strangers.
     Raises Refusal when the role needs one and there is none."""
     first = mine if mine is not None and mine.delegation.role is role else None
     membership = newest_membership(first, role, run, local)
     if run.revocations.why(local.keyring.me, membership) is not None:
         raise Refusal(revocations.GONE)
+    if membership is None and run.trusted:
+        return run.member(local.keyring, role)
     if needs_membership(role, run.settings.private) and membership is None:
         raise Refusal(
             f"this invite does not admit {an(role.value)}: ask the run's owner for one (`swarm invite --role"

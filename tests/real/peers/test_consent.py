@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,12 @@ from peers import cli
 from peers.audits.evidence import Evidence
 from peers.build import new_run, run_folder
 from peers.build.joining.consent import check_code, named_code
+from peers.build.local_peer import open_local_peer
 from peers.build.model import task_source
+from peers.build.real_host import membership_of
 from peers.build.run_folder import RunFolder
 from peers.errors import REFUSED, CannotHere, Refusal
+from peers.runtime.peer_folder import PeerFolder
 from swarm import PROTOCOL
 from swarm.frames import wire
 from swarm.frames.run_types import Spec
@@ -106,6 +110,18 @@ def test_what_lies_in_a_folder_makes_nobody_trust_its_code(sent: tuple[RunFolder
     assert not marker.exists()
     task_source.source(folder.as_owners(), config, tokens.render_all, print).close()
     assert marker.exists()
+
+
+def test_the_owner_vouches_for_a_sampler_where_the_run_is_trusted_and_nowhere_else(
+    sent: tuple[RunFolder, Path], tmp_path: Path
+) -> None:
+    run, _ = sent
+    with open_local_peer(PeerFolder(tmp_path / "sampler-1")) as local:
+        me = local.keyring.me
+        assert membership_of(None, Role.SAMPLER, run, local) is None
+        given = membership_of(None, Role.SAMPLER, run.as_owners(), local)
+        assert run.trust.invited(me, Role.SAMPLER, given, time.time())
+        assert not run.trust.invited(me, Role.LEARNER, given, time.time())
 
 
 @pytest.mark.parametrize("key", [b"", b"another's"])
