@@ -34,6 +34,7 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     apart.split,
     apart.forked,
     apart.unreached,
+    learners.frozen,
     learners.stuck,
     learning.weights,
     learning.divergence,
