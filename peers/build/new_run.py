@@ -63,11 +63,10 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
     task_files.pack(run.task, path / "task")
     _leave_out_long(run, path, tokens)
     _pack_sets(run, path, tokens)
-    for name in _names(path / "task"):
-        sync(path / "task" / name)
-        sync((path / "task" / name).parent)
-        sync(path / "task")
-    sync(path)
+    written = [path / "task" / name for name in _names(path / "task")]
+    folders = {path, *(folder for file in written for folder in file.parents if folder.is_relative_to(path))}
+    for one in (*written, *sorted(folders, reverse=True)):
+        sync(one)
     _check_first_task(run, path / "task", tokens.render, texts)
     _check_sets(run, path / "task", tokens, texts)
     genesis = _genesis_of(policy, run)

@@ -361,7 +361,7 @@ TOO_MUCH = [
     (ENDLESS, "processor time"),
     ("{{ 9 ** (9 ** (8 + messages | length)) > 1 }}", "processor time"),
     ("{{ ('a' * 10 ** 11) | length }}", "MiB"),
-    (DOUBLED, "MiB|processor time"),  # on a busy machine 64 MiB of new pages may take longer than the limit
+    (DOUBLED, "MiB"),
     ("{{ 'a ' * 1000 }}", "characters"),
 ]
 
@@ -385,8 +385,10 @@ def test_a_chat_template_without_end_is_refused_with_a_sentence(
 
 @pytest.mark.parametrize(("template", "why"), TOO_MUCH)
 def test_a_chat_template_that_is_harmless_but_for_one_conversation_ends_with_it_and_writes_the_next_one(
-    hostile: Path, template: str, why: str
+    hostile: Path, template: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if why == "MiB":  # on a busy machine so much of new memory takes longer than the fixture's limit
+        monkeypatch.setattr(template_limits, "SECONDS", 2.0)
     bad = "{% if 'bad' in messages[-1].content %}" + template + "{% endif %}{{ messages[-1].content }}"
     (hostile / "chat_template.jinja").write_text(bad)
     ours = tokenization.load(hostile)
