@@ -163,9 +163,10 @@ class ReleaseExchange:
 
     # --- in -------------------------------------------------------------------------------------------------
 
-    def receive(self, sealed: bytes, vouched: bool = False) -> bool:
+    def receive(self, sealed: bytes, vouched: bool = False, from_disk: bool = False) -> bool:
         """Accept an announcement. True when it is news. Raises WireError for one without trust, also of a
-        publisher that was revoked since, unless another peer `vouched` for its age."""
+        publisher that was revoked since, unless another peer `vouched` for its age. `from_disk`: it was
+        announced in an earlier life, and its publisher's time is all that is left of that."""
         kernel = self._kernel
         opened, release = kernel.read(sealed, RELEASE_LIMIT, Release)
         role = Role.SEED if release.version == 0 else Role.LEARNER
@@ -180,13 +181,12 @@ class ReleaseExchange:
             raise wire.WireError(
                 f"release {release.version} has {release.size} bytes, those of this run have {size}"
             )
-        return self._keep(release, sealed)
+        return self._keep(release, sealed, max(0.0, kernel.now() - release.released) if from_disk else 0.0)
 
-    def _keep(self, release: Release, sealed: bytes) -> bool:
-        """True when it is news."""
+    def _keep(self, release: Release, sealed: bytes, age: float = 0.0) -> bool:
+        """True when it is news. `age`: seconds since it was first announced here."""
         kernel = self._kernel
-        live = kernel.is_of_author or release.publisher == kernel.ports.me
-        news = self.candidates.receive(release, sealed, kernel.steady(), live)
+        news = self.candidates.receive(release, sealed, kernel.steady() - age)
         self.lines.lineage.receive(release)
         if self._is_here(release) and self.doubts.is_next(release):
             self.hold(release)
@@ -194,16 +194,15 @@ class ReleaseExchange:
             self._kernel.emit(events.Released, release=release)
         if news:
             self.doubts.look(release)
-        if news and live:
+        if news and (kernel.is_of_author or release.publisher == kernel.ports.me):
             self._compare_time(release)
         self.move()
         return news
 
     def _compare_time(self, release: Release) -> None:
-        """Report, once, a publisher whose releases have another time than its heartbeats: its times give no
-        ages."""
+        """Report, once, a publisher whose releases have another time than its heartbeats."""
         kernel, publisher = self._kernel, release.publisher
-        apart = kernel.now() - self._released_at(release)
+        apart = kernel.now() - release.released + kernel.roster.ahead(publisher)
         if abs(apart) <= CLOCK or publisher not in kernel.roster:
             self._mistimed.pop(publisher, None)
         elif publisher not in self._mistimed:
@@ -217,9 +216,8 @@ class ReleaseExchange:
     def remember(self, sealed: bytes, by: PeerId | None = None) -> bool:
         """Take a sealed release that a peer (or the disk) kept. False: no news, or, with an event, none."""
         try:
-            return self.receive(
-                sealed, vouched=by is None or self._kernel.trust.vouches(by, self._kernel.now())
-            )
+            vouched = by is None or self._kernel.trust.vouches(by, self._kernel.now())
+            return self.receive(sealed, vouched, from_disk=by is None)
         except wire.WireError as error:
             self._kernel.emit(
                 events.Rejected, sender=self._kernel.ports.me, kind=Topic.RELEASE, reason=str(error)
@@ -345,15 +343,12 @@ class ReleaseExchange:
         return self.candidates.known(version, weights)
 
     def released_here(self, release: Release) -> float:
-        """When it was released, by this peer's clock: its publisher's time, as far as it can be true."""
-        now = self._kernel.now()
-        return now - self.candidates.age(
-            release, self._kernel.steady(), lambda one: now - self._released_at(one)
-        )
-
-    def _released_at(self, release: Release) -> float:
-        """When it was released by its publisher's claim, by this peer's clock."""
-        return release.released - self._kernel.roster.ahead(release.publisher)
+        """When its weights were first announced to this peer, in unix seconds by its clock: the publisher's
+        time makes no group older or younger."""
+        received = self.candidates.received(release.version, release.weights)
+        if received is None:
+            return release.released
+        return self._kernel.now() - (self._kernel.steady() - received)
 
     def was_announced(self, beat: Beat) -> bool:
         """Was the release that this heartbeat names announced to me?"""

@@ -15,8 +15,7 @@ an announcement. A release above the current `ceiling` is neither awaited nor na
 is not followed to where half of them cannot be.
 
 Announcements that were outranked or are unavailable are remembered: groups that were sampled from them have
-to be judged, by the release's age. That is since its announcement, where that came directly; where another
-peer passed it on, the publisher's claim counts, between its arrival and the release of the version before it.
+to be judged, by the release's age, which counts from the first announcement of its weights here.
 """
 
 from __future__ import annotations
@@ -71,8 +70,6 @@ class Announced(NamedTuple):
     """The frame that its publisher signed."""
     received: float
     """When it first arrived, in seconds of a monotonic clock."""
-    live: bool
-    """It came from its publisher, by gossip: it was released then. Repeated announcements may be old."""
 
 
 @dataclass(slots=True, eq=False)
@@ -166,32 +163,17 @@ class Releases:
             return one.sealed
         return self._announced[release].sealed if release in self._announced else b""
 
-    def age(self, release: Release, now: float, told: Callable[[Release], float]) -> float:
-        """Seconds since a release, at `now` by the clock of `hear`; `told(release)` is its age by its
-        publisher's claim. None is older than the version before, and none younger than its announcement."""
-        ages, here = list[float](), [release]
-        while here:
-            each = {one: self._age_alone(one, now, told) for one in here}
-            youngest = min(here, key=each.__getitem__)
-            ages.append(each[youngest])
-            if (known := self._announced.get(youngest)) is not None and known.live:
-                break
-            here = self.known(youngest.version - 1, youngest.parent)
-        known = self._announced.get(release)
-        return max(min(ages), now - known.received if known is not None else -math.inf)
+    def received(self, version: int, weights: Digest) -> float | None:
+        """When these weights were first announced, in seconds of the clock of `receive`; None where they were
+        not. Another announcement of them makes their groups no younger."""
+        return min((self._announced[one].received for one in self.known(version, weights)), default=None)
 
-    def _age_alone(self, release: Release, now: float, told: Callable[[Release], float]) -> float:
-        if (known := self._announced.get(release)) is None:
-            return told(release)
-        since = now - known.received
-        return since if known.live else max(since, told(release))
-
-    def receive(self, release: Release, sealed: bytes = b"", at: float = 0.0, live: bool = False) -> bool:
-        """Record an announcement, as Announced. True when it is new; a release that waits for its next try is
-        tried at once."""
+    def receive(self, release: Release, sealed: bytes = b"", at: float = 0.0) -> bool:
+        """Record an announcement that arrives at `at`, in seconds of a monotonic clock. True when it is new;
+        a release that waits for its next try is tried at once."""
         if (before := self._announced.get(release)) is None:
             self._by_weights.setdefault(release.weights, []).append(release)
-            before = Announced(sealed, at, live)
+            before = Announced(sealed, at)
         self._announced[release] = before._replace(sealed=sealed)
         if len(self._announced) > ANNOUNCEMENTS * self._keep:
             self._forget_oldest()

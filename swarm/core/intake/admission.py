@@ -3,9 +3,9 @@
 In come a decoded group, the learner's version, the releases it knows, how much it holds already and the time;
 out goes a Judgement. The order of the questions is the order of their cost to an attacker: membership, shape,
 repetition, age in versions, origin, whether it is its sampler's assigned draw, age in seconds, room. A
-group's age is that of a release that its publisher signed, as far as that can be true, never the sampler's
-claim. Rewards are recomputed and compared by the learner, since that needs the task. A group that was
-admitted but outgrows the window before it is trained on is dropped by the batcher: nothing older than the
+group's age counts from the first announcement of its release here, never from the sampler's or the
+publisher's claim. Rewards are recomputed and compared by the learner, since that needs the task. A group that
+was admitted but outgrows the window before it is trained on is dropped by the batcher: nothing older than the
 window is ever trained. Groups of the newest policy have no age in seconds, whenever that was released: a run
 whose samplers were away for as long as the window goes on.
 """
@@ -43,8 +43,7 @@ REPEATED = "already judged"
 """Why a group is a duplicate that was delivered again; any other one is a second group of a slot."""
 
 Released = Callable[[Release], float]
-"""When a known release was released, unix seconds by this peer's clock: its publisher's time, as far as it
-can be true (swarm.core.agreement.releases)."""
+"""When the weights of a known release were first announced here, unix seconds by this peer's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +211,7 @@ def _too_many(versions: int, window: Window) -> str | None:
 def released_here(group: Group, known: Sequence[Release], released: Released) -> float:
     """When the group's policy was released, by this peer's clock. `known`: the releases of its version and
     weights; without one the sampler's claim counts."""
-    told = group.times.released
-    nearest = min(known, key=lambda release: abs(release.released - told), default=None)
-    return released(nearest) if nearest is not None else told
+    return min(map(released, known), default=group.times.released)
 
 
 def unknown_release(group: Group, known: Sequence[Release]) -> str | None:

@@ -293,6 +293,7 @@ def test_a_peer_that_comes_back_alone_offers_what_its_disk_holds(tmp_path: Path)
         swarm.network.crash(swarm.learner.ports.me)
 
         again, late = sampler("sampler again"), swarm.host("late")
+        await again.ports.clock.sleep(100.0)
         again.releases.restore()
         await again.releases.serve()
         await again.queries.serve()
@@ -303,6 +304,8 @@ def test_a_peer_that_comes_back_alone_offers_what_its_disk_holds(tmp_path: Path)
         late.roster.receive(again.ports.me, again.beats._beat(), late.now())
         found = await late.releases.obtain(())
         assert found is not None and found[1].data == BYTES[3]
+        ages = [host.now() - host.releases.released_here(found[0]) for host in (again, late)]
+        assert ages[0] > 100.0 and ages[1] < 10.0, "on a disk its publisher's time is all that is left"
 
     among(promise)
 

@@ -342,12 +342,7 @@ def test_an_age_is_counted_around_a_publishers_wrong_clock(off: float) -> None:
     assert other.judge(told, version=1, full=None, distrust=None, now=NOW + 61.0).verdict is Verdict.STALE
 
 
-def test_the_age_is_by_the_clock_of_the_publisher_whose_time_is_nearest() -> None:
-    its = group()
-    told = its.times.released
-    near, far, later = (
-        release(publisher=PeerId(n), released=told + d) for n, d in (("a", 0.0), ("b", -50.0), ("c", 70.0))
-    )
-    ahead = {"a": 3.0, "b": 100.0, "c": 200.0}
-    for known in ([far, near, later], [later, near, far]):
-        assert released_here(its, known, lambda one: one.released - ahead[one.publisher]) == told - 3.0
+def test_the_age_of_a_group_of_no_known_release_is_its_samplers_claim() -> None:
+    its, known = group(), [release(publisher=PeerId(name)) for name in ("a", "b")]
+    assert released_here(its, known, lambda one: NOW + 3.0 * (one.publisher == "a")) == NOW
+    assert released_here(its, [], lambda _: 0.0) == its.times.released

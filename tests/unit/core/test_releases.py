@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nouns import release
@@ -473,44 +471,12 @@ def test_a_false_announcement_takes_nothing_from_an_honest_one_of_the_same_weigh
     assert heard.awaited((), 0.0) is None
 
 
-def told_at(now: float) -> Callable[[Release], float]:
-    return lambda release: now - release.released
-
-
-@pytest.mark.parametrize("lie", [-3600.0, 3600.0])
-def test_the_age_of_a_release_that_its_publisher_was_heard_to_announce_is_since_then(lie: float) -> None:
-    known, told = Releases(), release(version=1, released=1000.0 + lie)
-    known.receive(told, at=1000.0, live=True)
-    known.receive(told, at=1030.0)  # somebody passes it on, which makes it no younger
-    assert known.age(told, 1040.0, told_at(1040.0)) == 40.0
-
-
-@pytest.mark.parametrize(("said", "age"), [(-300.0, 340.0), (-3600.0, 640.0), (3600.0, 40.0), (0.0, 40.0)])
-def test_the_age_of_one_that_was_passed_on_is_between_its_announcement_and_the_version_before(
-    said: float, age: float
-) -> None:
-    known = Releases()
-    before, told = (
-        release(version=1, weights=A, released=400.0),
-        release(version=2, weights=B, parent=A, released=1000.0 + said),
-    )
-    known.receive(told, at=1000.0)
-    assert known.age(told, 1040.0, told_at(1040.0)) == max(40.0, 40.0 - said), "its parent is not known"
-    known.receive(before, at=1001.0)
-    assert known.age(told, 1040.0, told_at(1040.0)) == age
-
-
-def test_no_release_of_a_line_is_older_than_one_below_and_one_that_nobody_heard_is_as_old_as_it_says() -> (
-    None
-):
-    known, names = Releases(), [Digest(f"{number:064x}") for number in range(6)]
-    line = [release(version=v, weights=names[v + 1], parent=names[v]) for v in range(5)]
-    said = [
-        msgspec.structs.replace(one, released=at)
-        for one, at in zip(line, (100, 900, 10, 20, 30), strict=True)
-    ]
-    for one in reversed(said):
-        known.receive(one, at=1000.0)
-    assert [known.age(one, 1010.0, told_at(1010.0)) for one in said] == [910, 110, 110, 110, 110]
-    unheard = release(version=9, weights=A, released=1.0)
-    assert known.age(unheard, 1010.0, told_at(1010.0)) == 1009.0
+def test_the_age_of_weights_counts_from_their_first_announcement_whatever_later_ones_say() -> None:
+    known, early, late = Releases(), release(version=1, released=-2600.0), release(version=1, released=4600.0)
+    assert known.received(1, early.weights) is None
+    known.receive(early, at=1000.0)
+    known.receive(early, at=1030.0)
+    known.receive(late, at=1040.0)
+    assert known.received(1, early.weights) == 1000.0
+    known.disbelieve(early)
+    assert known.received(1, early.weights) == 1000.0 and known.received(2, early.weights) is None
