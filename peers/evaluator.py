@@ -6,7 +6,8 @@ them stands beside the accuracy and decides nothing.
 It always takes the newest release that it can fetch, so a slow evaluator skips versions instead of falling
 behind. The tasks are the same each time, and no two of them have one prompt: where the source has fewer than
 `evaluation.tasks`, a note of the first evaluation says how many. Answers whose rewards cannot be computed are
-left out of the accuracy, with an event; a version without any reward has no accuracy.
+left out of the accuracy, with an event, but for that which ends the run, where they count as wrong; a version
+without any reward has no accuracy.
 """
 
 from __future__ import annotations
@@ -99,8 +100,11 @@ class Evaluator:
         host.status.version, host.status.weights = newest.version, newest.weights
         host.status.finished(1, 0, host.now())
         if (held_out := results.pop(HELD_OUT, None)) is not None:
-            host.status.accuracy_before, host.status.accuracy = host.status.accuracy, held_out.accuracy
-            host.status.judged = held_out.tasks
+            # by this the run ends: what cannot be scored is not right there
+            whole = len(self._tasks[HELD_OUT])
+            host.status.accuracy_before = host.status.accuracy
+            host.status.accuracy = held_out.accuracy * (held_out.tasks / whole)
+            host.status.judged = whole
             host.emit(
                 events.Evaluated,
                 version=newest.version,

@@ -403,7 +403,8 @@ class Beat(Struct, tag="beat", omit_defaults=True):
     fetching: Fetching | None = None
     """None: no release."""
     accuracy: Finite = -1.0
-    """Of an evaluator: the held-out accuracy of `version`, 0 to 1; -1: it has none."""
+    """Of an evaluator: the held-out accuracy of `version`, 0 to 1, where an answer that cannot be scored is
+    wrong; -1: it has none."""
     revoked: Count = 0
     """Number of the newest list of revocations that the peer has."""
     speed: Finite = 0.0

@@ -77,13 +77,19 @@ def test_a_stranger_is_not_asked_first_whatever_it_says_of_itself() -> None:
     play(scene)
 
 
-def test_a_learner_without_a_membership_is_no_learner() -> None:
+@pytest.mark.parametrize("role", [Role.LEARNER, Role.SEED, Role.EVALUATOR, Role.AUDITOR])
+def test_whoever_has_no_membership_for_its_role_is_in_no_roster_and_ends_no_run(role: Role) -> None:
     async def scene(its: Scene) -> None:
-        with pytest.raises(WireError, match="heartbeat of stranger"):
-            its.receive("stranger", Role.LEARNER, member=False)
-        assert not [*its.host.roster] and not its.met
+        its.receive("seed", Role.SEED, phase=Phase.COMPLETE)
+        for name in ("stranger", "sampler"):
+            other = its.other(name, Role.SAMPLER, member=name == "sampler")
+            said = beat(role=role, at=other.now(), accuracy=1.0, judged=256, phase=Phase.COMPLETE)
+            with pytest.raises(WireError, match=f"heartbeat of {name}"):
+                its.host.presence.receive(other.seal(said, BEAT_LIMIT))
+        assert [peer for peer, _ in its.host.roster] == its.met == ["seed"]
+        assert not its.host.stop.is_set()
 
-    play(scene)
+    play(scene, config=Config(run=Run(stop=Stop(accuracy=0.9))))
 
 
 def test_whoever_delivered_a_group_is_known_and_of_many_the_last_ones_are() -> None:

@@ -45,6 +45,7 @@ from swarm.settings.config import (
     Optimizer,
     Run,
     Sampling,
+    Stop,
     TaskSettings,
     Window,
 )
@@ -98,6 +99,7 @@ class Told:
         tasks: int = 16,
         samples: int = 0,
         sets: dict[str, EvaluationSet] | None = None,
+        stop: float = 0.0,
         **prices: float,
     ) -> None:
         self.all: list[events.Event] = []
@@ -110,7 +112,9 @@ class Told:
             return played
 
         evaluation = Evaluation(tasks=tasks, every=5, right=right, samples=samples, sets=sets or {})
-        played = self._scenario(minutes, batch, evaluation, {"sample": 1.0, "learn": 0.3} | prices)
+        played = self._scenario(
+            minutes, batch, evaluation, Stop(accuracy=stop), {"sample": 1.0, "learn": 0.3} | prices
+        )
         World(
             played,
             lambda peer: sim.run_peer(peer, sim.policy_parts(peer.config), role),
@@ -118,7 +122,12 @@ class Told:
         ).run()
 
     def _scenario(
-        self, minutes: float, batch: BatchSize, evaluation: Evaluation, prices: dict[str, float]
+        self,
+        minutes: float,
+        batch: BatchSize,
+        evaluation: Evaluation,
+        stop: Stop,
+        prices: dict[str, float],
     ) -> Scenario:
         return Scenario(
             name="scoring",
@@ -133,6 +142,7 @@ class Told:
                 optimizer=Optimizer(lr=0.2),
                 batch=batch,
                 evaluation=evaluation,
+                stop=stop,
             ),
         )
 
@@ -394,6 +404,20 @@ def test_an_evaluator_that_can_score_nothing_tells_no_accuracy() -> None:
     notes = [event.text for event in told.of(events.Noted, "evaluator")]
     assert notes and "has no accuracy: 16 of 16" in notes[0]
     assert len(asked) == GIVE_UP * len(notes), "a hanging reward would cost a timeout for each"
+
+
+@pytest.mark.parametrize(("unscored", "ends"), [(0, True), (1, False), (15, False)])
+def test_an_answer_that_cannot_be_scored_is_not_right_where_the_accuracy_ends_the_run(
+    unscored: int, ends: bool
+) -> None:
+    """The others are all right, and there may be one alone."""
+    told = Told(
+        lambda role: Flawed(lambda task: -17 < task.index < unscored - 16), minutes=0.3, right=0.0, stop=0.9
+    )
+    judged = told.of(events.Evaluated)
+    assert {(event.accuracy, event.tasks) for event in judged} == {(1.0, 16 - unscored)}
+    left = [event for event in told.of(events.Left) if event.reason == "asked to stop"]
+    assert bool(left) == ends
 
 
 # --- one inbox ---------------------------------------------------------------------------------------------
