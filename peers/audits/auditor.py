@@ -39,7 +39,7 @@ from swarm.core.intake.batcher import NO_LIMIT, Room
 from swarm.core.roster import CLOCK
 from swarm.core.suspensions import Suspension
 from swarm.draws.replays import Replayed
-from swarm.protocol import Kind, Role
+from swarm.protocol import Kind, Role, Service
 from swarm.storage.blocks import Damaged
 from swarm.storage.durable import Torn
 from swarm.types import Digest, Group, PeerId, Verdict
@@ -82,6 +82,16 @@ class Auditor:
             self._look()  # it may have been pardoned in this folder
         self._obey_pardons()
         return self.audits.suspensions.of(sampler, now)
+
+    def suspend(self, sampler: PeerId, why: str) -> None:
+        """Suspend a sampler for its claims, of which this learner's gradients are the only evidence. Not
+        again while it is suspended: its groups came before."""
+        host = self.host
+        if (suspension := self.audits.suspend(sampler, why, host.now())) is not None:
+            reason = suspension.objection(host.now())
+            host.emit(events.Rejected, sender=sampler, kind=Service.GROUPS, reason=reason)
+            self._unwritten = True
+            self._news.set()
 
     def _look(self) -> None:
         """Read the file of suspended samplers: an earlier life's, or one that `swarm pardon` changed

@@ -10,7 +10,7 @@ from the tokens; a group whose rewards cannot be computed here is `unscored` and
 being scored take room in the buffer as waiting ones do, and other groups are judged meanwhile. With
 `run.batch.refill` groups without signal leave here, for others. Whether a group's log-probabilities agree
 with the learner's own is known with the gradient: a group that disagrees is dropped, and a sampler that sends
-several such groups is untrusted for a while. The Tally counts verdicts and the ages of trained groups for the
+several such groups is suspended. The Tally counts verdicts and the ages of trained groups for the
 dashboard. Not handled here: rounds, gradients.
 """
 
@@ -34,7 +34,7 @@ from peers.runtime.watching.long_work import StageCounts
 from swarm import events
 from swarm.core.intake.admission import OVERFLOWED, REPEATED, Admission, Judgement, staleness
 from swarm.core.intake.batcher import NO_LIMIT, Batcher, Room, Waiting
-from swarm.core.intake.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
+from swarm.core.intake.claimed_logprobs import UNTRUE, ClaimCheck, SamplerEvidence, objection
 from swarm.core.intake.curriculum import Draws
 from swarm.core.intake.overlong import penalized
 from swarm.core.roster import share
@@ -105,6 +105,9 @@ class Audit(Protocol):
     def suspended(self, sampler: PeerId) -> Suspension | None:
         """Why a sampler is suspended now, or None."""
 
+    def suspend(self, sampler: PeerId, why: str) -> None:
+        """Suspend a sampler for its claims."""
+
     def room(self, sampler: PeerId) -> Room:
         """Room for groups of a sampler before more of them are replayed."""
 
@@ -135,6 +138,9 @@ class NoAudit:
 
     def suspended(self, sampler: PeerId) -> Suspension | None:
         return None
+
+    def suspend(self, sampler: PeerId, why: str) -> None:
+        pass
 
     def room(self, sampler: PeerId) -> Room:
         return NO_LIMIT
@@ -344,14 +350,8 @@ class LearnerInbox:
     def add_evidence(self, sampler: PeerId, check: ClaimCheck) -> None:
         """Count a group's check as evidence about its sampler. Call it once a group, when the group is
         done."""
-        now = self.host.now()
-        if self.sampler_evidence.add(sampler, check.evidence, now):
-            self.host.emit(
-                events.Rejected,
-                sender=sampler,
-                kind=Service.GROUPS,
-                reason=str(self.sampler_evidence.objection(sampler, now)),
-            )
+        if self.sampler_evidence.add(sampler, check.evidence):
+            self._audit().suspend(sampler, UNTRUE)
 
     def task_and_rewards(self, group: Group) -> TaskAndRewards:
         return self._tasks[group.id]
@@ -410,7 +410,6 @@ class LearnerInbox:
             full=room.why if room.groups <= 0 else None,
             distrust=distrust,
             suspended=suspension.objection(now) if suspension is not None else None,
-            unlikely=self.sampler_evidence.objection(sender, now),
             now=now,
         )
 

@@ -216,13 +216,13 @@ class Audits:
         """Take the replay of one group, with what follows from it."""
         record = self._record(sampler)
         if group.off >= COUNT or (group.off and record.unlucky):
-            return Finding.FORGED, self._suspend(sampler, _forgery(group), now)
+            return Finding.FORGED, self.suspend(sampler, _forgery(group), now)
         if group.off:
             record.forget()
             record.unlucky = True
             return Finding.UNLIKELY, None
         if record.add(group) or group.claimed > 0:
-            return Finding.DRIFTED, self._suspend(sampler, _drift(group, record), now, is_strike=False)
+            return Finding.DRIFTED, self.suspend(sampler, _drift(group, record), now, is_strike=False)
         record.seen += 1
         if group.deciding < DECIDING:
             return Finding.UNDECIDED, None
@@ -237,8 +237,8 @@ class Audits:
         if last is not None and released < last.since:
             return None
         if group.off >= COUNT:
-            return self._suspend(sampler, _forgery(group), now)
-        return self._suspend(sampler, _drift(group, self._record(sampler)), now, is_strike=False)
+            return self.suspend(sampler, _forgery(group), now)
+        return self.suspend(sampler, _drift(group, self._record(sampler)), now, is_strike=False)
 
     def doubt(self, sampler: PeerId) -> None:
         """Replay the sampler's groups as a newcomer's."""
@@ -250,8 +250,8 @@ class Audits:
         self._records.pop(sampler, None)
         self.suspensions.lift(sampler)
 
-    def _suspend(self, sampler: PeerId, why: str, now: float, is_strike: bool = True) -> Suspension | None:
-        """None while it is suspended: groups that came before are no further strike."""
+    def suspend(self, sampler: PeerId, why: str, now: float, is_strike: bool = True) -> Suspension | None:
+        """Suspend a sampler. None while it is suspended: groups that came before are no further strike."""
         record = self._record(sampler)
         record.forget()
         record.begin_sums()

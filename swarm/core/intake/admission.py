@@ -87,12 +87,11 @@ class Admission:
         full: str | None,
         distrust: str | None,
         suspended: str | None = None,
-        unlikely: str | None = None,
         now: float,
     ) -> Judgement:
         """The verdict over a group at the learner's `version` and unix time `now`. `distrust`: why the sender
-        must not be believed, or None; `suspended`: why it is suspended; `unlikely`: why its claims are not
-        believed; `full`: why there is no room for its groups."""
+        must not be believed, or None; `suspended`: why it is suspended; `full`: why there is no room for its
+        groups."""
         known = self._known(group.version, group.weights)
         versions, seconds = version - group.version, now - released_here(group, known, self._released)
 
@@ -115,7 +114,7 @@ class Admission:
             return verdict(Verdict.STALE, problem)
         if (problem := unknown_release(group, known)) is not None:
             return verdict(Verdict.UNTRUSTED, problem, release_unknown=True)
-        if (problem := self._not_drawn(group, known, seconds) or unlikely) is not None:
+        if (problem := self._not_drawn(group, known, seconds)) is not None:
             return verdict(Verdict.UNTRUSTED, problem)
         if versions and (problem := _too_old(seconds, self._window)) is not None:
             return verdict(Verdict.STALE, problem)

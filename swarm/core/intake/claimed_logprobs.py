@@ -13,7 +13,7 @@ ratios above 1 that do not average out. So each group has evidence against its s
 
 A group whose evidence exceeds GROUP_EVIDENCE_LIMIT is not trained on. Evidence adds up over a sampler's
 groups (a CUSUM that never falls below 0: evidence in its favour is not saved up); beyond SUSPECT all of them
-are audited first, beyond SAMPLER_EVIDENCE_LIMIT it is suspended (swarm.core.suspensions). Nothing bounds the
+are audited first, beyond SAMPLER_EVIDENCE_LIMIT it is suspended (peers.audits.auditor). Nothing bounds the
 other side, since a policy that has moved on finds old text improbable: there `run.window.drift` is a band,
 set by measurement (docs/trust.md).
 
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from swarm.core.suspensions import Suspensions
 from swarm.limits import remember
 from swarm.types import PeerId, Struct
 
@@ -43,13 +42,12 @@ SAMPLER_EVIDENCE_LIMIT = 20.0
 """Nats, summed over a sampler's groups: an honest sampler is refused with a probability of at most exp(-20) =
 2e-9."""
 
+UNTRUE = "its log-probabilities are too low, by the learner's own"
+"""Why it is suspended then."""
+
 SUSPECT = 5.0
 """Nats, summed over a sampler's groups: an honest one that reaches it, by a chance of exp(-5), loses nothing
 by it."""
-
-DISTRUST_SECONDS = 600.0
-"""Seconds of a sampler's first suspension: a cheating one loses most of its time, and a faulty engine can be
-repaired meanwhile."""
 
 REMEMBERED = 4096
 """Samplers whose evidence is remembered."""
@@ -91,15 +89,12 @@ class SamplerEvidence:
 
     def __init__(self) -> None:
         self._against: OrderedDict[PeerId, float] = OrderedDict()
-        self._suspensions = Suspensions(DISTRUST_SECONDS)
 
-    def add(self, sampler: PeerId, evidence: float, now: float) -> bool:
-        """Add one group's evidence, in nats. True when the sum exceeds the limit: its sampler is
+    def add(self, sampler: PeerId, evidence: float) -> bool:
+        """Add one group's evidence, in nats. True when the sum exceeds the limit: its sampler is to be
         suspended."""
         against = self._against.pop(sampler, 0.0) + evidence
         if against > SAMPLER_EVIDENCE_LIMIT:
-            if self._suspensions.of(sampler, now) is None:  # groups that came before are no further strike
-                self._suspensions.suspend(sampler, "its log-probabilities were not true", now)
             return True
         if against > 0.0:
             remember(self._against, sampler, against, REMEMBERED)
@@ -108,8 +103,3 @@ class SamplerEvidence:
     def suspects(self, sampler: PeerId) -> bool:
         """Whether its groups are audited before those of others."""
         return self._against.get(sampler, 0.0) > SUSPECT
-
-    def objection(self, sampler: PeerId, now: float) -> str | None:
-        """Why the sampler's groups are refused now, or None."""
-        suspension = self._suspensions.of(sampler, now)
-        return suspension.objection(now) if suspension is not None else None

@@ -25,7 +25,9 @@ from peers.intake.inbox import LearnerInbox
 from swarm.core import revocation
 from swarm.core.audits.accusations import Claim
 from swarm.core.audits.auditing import Weighed
-from swarm.core.suspensions import Suspension
+from swarm.core.intake.claimed_logprobs import UNTRUE
+from swarm.core.suspensions import HOUR, Suspension
+from swarm.events import Rejected
 from swarm.frames.run_types import Pardon
 from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
@@ -224,6 +226,31 @@ def test_a_pardon_is_obeyed_once_and_no_later_list_forgets_what_came_after_it(tm
             owner_pardons(auditor, given, Pardon(at=given.at, peer=BOB))
             assert auditor.suspended(ADA) is not None
             owner_pardons(auditor, Pardon(at=given.at + 1, peer=ADA))
+            assert auditor.suspended(ADA) is None
+
+    tried(body)
+
+
+def test_a_suspension_for_claims_is_no_other_one_it_is_on_the_disk_doubles_and_is_pardoned(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with auditor_of(tmp_path) as auditor:
+            host, told = auditor.host, list[Any]()
+            host.bus.add(told.append)
+            for sampler in (ADA, ADA, BOB):
+                auditor.suspend(sampler, UNTRUE)
+            assert [event.sender for event in told if type(event) is Rejected] == [ADA, BOB]
+            await auditor._write_suspended()
+            assert {*read_suspended(evidence(tmp_path))} == {ADA, BOB}
+            pardon(tmp_path, BOB)
+            assert auditor.suspended(BOB) is None and auditor.suspended(ADA) is not None
+            await host.ports.clock.sleep(HOUR + 1.0)
+            assert auditor.suspended(ADA) is None
+            auditor.suspend(ADA, UNTRUE)
+            again = auditor.suspended(ADA)
+            assert again is not None and again.until - host.now() == 2 * HOUR
+            owner_pardons(auditor, Pardon(at=math.ceil(host.now()), peer=ADA))
             assert auditor.suspended(ADA) is None
 
     tried(body)

@@ -106,7 +106,8 @@ def test_one_of_three_samplers_that_lies_about_its_log_probabilities_ends_no_tra
     named = [event for event in told.of(Rejected, "learner") if event.kind == "groups"]
     assert named and {event.sender for event in named} == {"sampler-0"}
     assert any("nats a token higher" in event.reason for event in named)
-    assert verdicts["untrusted"] > 0.7 * verdicts.total()  # once it was found out, it is not heard any more
+    assert sum("suspended for another 60 min" in event.reason for event in named) == 1
+    assert verdicts["admit"] < 0.3 * verdicts.total(), "once it was found out, nothing of it is taken"
     counted: Counter[str] = sum(
         (Counter(event.samplers.get("sampler-1", {})) for event in told.of(Counted)), Counter()
     )
