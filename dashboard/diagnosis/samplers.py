@@ -221,8 +221,7 @@ def _behind(s: Situation, peer: PeerRow) -> Late | None:
     window, behind = s.run.window, s.version - peer.version
     heard_within = 2 * LONGEST_BEAT * s.beat * peer.slower
     # A heartbeat's figures may be as old as the heartbeat.
-    policy = s.state.releases.get(peer.version)
-    age = s.now - policy.released if policy else 0.0
+    age = s.now - s.recent.releases.get(peer.version, s.now)
     inside = behind <= 0 or (behind <= window.versions and age <= window.seconds)
     if inside or not _has_policy(peer) or s.now - s.listening < heard_within:
         return None

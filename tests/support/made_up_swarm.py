@@ -67,6 +67,8 @@ class Swarm:
             False,
             True,
         )
+        self.off = 0.0
+        """Seconds that its publisher adds to the time of each release."""
         self.far: set[PeerId] = set()
         """Learners whose gradients are scaled down."""
         self.share = 0.001
@@ -225,7 +227,7 @@ class Swarm:
             publisher=LEARNERS[0] if version else SEED,
             learners=2,
             groups=24,
-            released=self.now,
+            released=self.now + self.off,
         )
         self.emit(happened.Released, SEED, release=release)
         for sampler in SAMPLERS if version and self.held is None else ():

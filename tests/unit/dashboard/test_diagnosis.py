@@ -625,6 +625,13 @@ def test_no_advice_is_given_for_a_part_that_explains_little_of_the_lag() -> None
     assert "do not explain it" in fresh.cause and "behind" not in fresh.text
 
 
+def test_a_publisher_that_gives_its_releases_an_old_time_makes_no_sampler_late() -> None:
+    swarm = Swarm()
+    swarm.off = -3600.0
+    swarm.behind.update(dict.fromkeys(SAMPLERS, 2))
+    assert swarm.run(WARM, bool) is None, swarm.problems()
+
+
 def test_errors_come_first() -> None:
     swarm = Swarm()
     swarm.run(WARM)
