@@ -233,6 +233,7 @@ class Release(Struct, tag="release"):
     groups: Count
     """How many groups were trained on for it: of two releases of one version the larger wins."""
     released: Finite
+    """Unix seconds by its publisher's clock, for people: ages count from a release's arrival."""
     patches: Annotated[tuple[Patch, ...], Meta(max_length=2)] = ()
     """From the version before, and at a rung of the ladder (swarm.core.agreement.patch_path) from the one
     below, or from version 0."""
