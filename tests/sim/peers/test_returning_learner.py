@@ -257,7 +257,7 @@ def test_who_meets_nobody_while_all_others_wait_for_one_gives_that_one_its_state
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It went to its round before it heard that another falls in, and all others heard of that first."""
-    early, back = PeerId("learner-0"), 37.0  # when the others are about to end their gradients
+    early, back = PeerId("learner-0"), 37.2  # when the others are about to end their gradients
 
     def met_before(others: OtherLearners) -> bool:
         return others._host.ports.me == early and others._host.now() - EPOCH < back + 2.0

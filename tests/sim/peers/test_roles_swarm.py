@@ -17,8 +17,7 @@ from rows import nightly
 from peers.commands import sim
 from peers.learner.learner import LearnerPeer
 from peers.sampler.sampler import Sampler
-from swarm.core.intake.admission import group_id
-from swarm.core.intake.claimed_logprobs import SamplerEvidence
+from swarm.core.intake.admission import Admission, group_id
 from swarm.events import (
     Adopted,
     CaughtUp,
@@ -268,7 +267,7 @@ def test_a_run_whose_samplers_are_away_for_longer_than_the_window_goes_on() -> N
 
 
 def test_a_learner_that_refuses_all_groups_tells_so_without_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SamplerEvidence, "objection", lambda *_: "nobody is believed")
+    monkeypatch.setattr(Admission, "_not_drawn", lambda *_: "nobody is believed")
     told = Told(scenario(1.0, (1, 2)))
     assert not told.of(Trained)
     refused = [event.at for event in told.of(Counted) if event.verdicts.get("untrusted")]

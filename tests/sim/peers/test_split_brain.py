@@ -170,6 +170,6 @@ def test_a_cut_that_comes_back_during_the_merge_is_merged_again_or_not_needed(af
 
 @pytest.mark.nightly
 def test_a_fork_that_is_older_than_the_window_is_not_merged() -> None:
-    told = merged(seconds=30.0)
+    told = merged(seconds=20.0)
     assert not merges(told) and told.of(Forked)
     assert not audited(told).doubled and not audited(told).lost
