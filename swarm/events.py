@@ -165,11 +165,12 @@ NOT_FINITE = "the gradient is not finite"
 
 
 class RoundBroke(Event):
-    """A round of averaging failed; `until` above 0: its two members stop, and wait till then."""
+    """A round of averaging failed."""
 
     version: int
     reason: Text
     until: Finite = 0.0
+    """Earlier programs of this protocol let two learners wait until then."""
 
 
 class Unreached(Event):

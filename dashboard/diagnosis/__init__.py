@@ -34,7 +34,6 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     apart.split,
     apart.forked,
     apart.unreached,
-    learners.frozen,
     learners.stuck,
     learning.weights,
     learning.divergence,

@@ -46,8 +46,7 @@ have time for more. They adopt policies and draw tasks in the rest."""
 
 UNPROTECTED: Mapping[int, str] = {
     1: "One learner trains: no other checks what it does.",
-    2: "Two learners train: neither can outvote the other; if their gradients oppose each other, or"
-    " differ grossly in length, both stop.",
+    2: "Two learners train: neither can outvote the other.",
     3: "Three learners train: they outvote one that lies, until one of them goes.",
 }
 """Learners that are here -> what to know. From four on one may go, and one lie."""

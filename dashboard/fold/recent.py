@@ -18,7 +18,6 @@ from typing import NamedTuple
 from dashboard.fold.peer import known_verdicts
 from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
-from swarm.core.gradient_checks.pair_conflict import UNEQUAL
 from swarm.core.revocation import WAS_REVOKED
 from swarm.core.suspensions import Suspension
 from swarm.protocol import Phase
@@ -171,15 +170,6 @@ class StepSeconds(NamedTuple):
     step: float
 
 
-class Frozen(NamedTuple):
-    """A learner that does not step, since its gradients and another's cannot both be right."""
-
-    since: float
-    until: float
-    unequal: bool
-    """They differ in length; else they point away from each other."""
-
-
 class Recent:
     """Recent events, as the diagnosis reads them; only `take` changes it."""
 
@@ -222,7 +212,6 @@ class Recent:
         self.distrust: dict[PeerId, Distrust] = {}
         self.suspended: dict[PeerId, tuple[PeerId, Suspension]] = {}
         """Samplers whose groups did not match their claims, by the last learner that reported it."""
-        self.frozen: dict[PeerId, Frozen] = {}
         self.unreached: dict[tuple[PeerId, PeerId], tuple[float, int]] = {}
         """(learner, another that it does not meet) -> when it last reported that, rounds in a row."""
         self.forks: dict[tuple[int, str], Parted] = {}
@@ -300,16 +289,10 @@ class Recent:
             del self.means[next(iter(self.means))]
 
     def _broke(self, event: happened.RoundBroke, now: float) -> None:
-        if (until := number(event.until)) > 0:
-            self.frozen[event.peer] = Frozen(now, until, event.reason.startswith(UNEQUAL))
-            for peer in [*self.frozen][:-SENDERS]:
-                del self.frozen[peer]
-        else:
-            self.broken.append((now, event.peer, clean(event.reason, 120)))
+        self.broken.append((now, event.peer, clean(event.reason, 120)))
 
     def _trained(self, event: happened.Trained, now: float) -> None:
         trace = self.trace(event.peer, now)
-        self.frozen.pop(event.peer, None)
         trace.steps.append(now)
         trace.together, trace.behind = int(number(event.members)), None
         if event.version > 1:

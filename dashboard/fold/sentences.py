@@ -97,9 +97,6 @@ def _averaged(event: happened.Averaged, name: Namer) -> News | None:
 
 def _broke(event: happened.RoundBroke, name: Namer) -> News:
     reason = named(event.reason, name)
-    if event.until > 0:
-        text = f"{name(event.peer)} does not step for {duration(event.until - event.at)}: {reason}."
-        return News(f"frozen {event.peer}", "error", text, (event.peer,))
     about = dict.fromkeys((event.peer, *map(PeerId, _IDS.findall(event.reason[: 4 * TEXT_LIMIT]))))
     return News(
         f"broke {reason}", "warning", f"The round for version {event.version} broke: {reason}.", tuple(about)

@@ -81,17 +81,17 @@ class Gradients:
                 self._not_finite = 0
                 return metrics
             except ValueError as error:
-                host.emit(events.RoundBroke, version=self._learner.version, reason=str(error))
-                self._inbox.drop(batch, "refused")
-                self._refuse(str(error))
+                self.refused(batch, str(error))
                 return Cause.ROUND_BROKE
             except OutOfMemory as error:
                 self._out_of_memory(batch, error)
                 return Cause.OUT_OF_MEMORY
 
-    def _refuse(self, why: str) -> None:
-        """Raises CannotHere for the last of MOST gradients in a row that are not finite: no other batch mends
-        the weights."""
+    def refused(self, batch: Sequence[Waiting], why: str) -> None:
+        """Drop a batch whose gradient is not averaged, or not stepped along. Raises CannotHere for the last
+        of MOST gradients in a row that are not finite: no other batch mends the weights."""
+        self._host.emit(events.RoundBroke, version=self._learner.version, reason=why)
+        self._inbox.drop(batch, "refused")
         self._not_finite = self._not_finite + 1 if why.startswith(events.NOT_FINITE) else 0
         if self._not_finite >= MOST:
             raise CannotHere(

@@ -49,7 +49,8 @@ from swarm.core.agreement.rounds import AHEAD, Cause, Command, Round, State
 from swarm.core.intake.batcher import Waiting
 from swarm.core.intake.claimed_logprobs import ClaimCheck
 from swarm.learn.fsdp.driver import RankLost
-from swarm.learn.learners.base_learner import BaseLearner, Gradient
+from swarm.learn.learners.base_learner import BaseLearner, Gradient, overflow
+from swarm.net.ports import NotFinite
 from swarm.protocol import Kind, WorkStage
 from swarm.tasks.base import TaskSource
 from swarm.types import Digest
@@ -343,7 +344,16 @@ class LearnerPeer:
 
     async def average(self) -> Cause:
         assert self._gradient is not None
-        return await self._common_round.average(self._gradient, self._batch)
+        try:
+            return await self._common_round.average(self._gradient, self._batch)
+        except NotFinite:
+            return self._not_finite()
+
+    def _not_finite(self) -> Cause:
+        """My gradient is not finite: my batch is dropped, and the others do not wait for my step."""
+        self._gradients.refused(self._batch, overflow(self.learner.run.optimizer.lr))
+        self._forget_batch()
+        return Cause.BATCH_REFUSED
 
     async def join(self) -> Cause:
         """Be in the round that the others waited for me with, and learn ahead beside it: with a gradient
@@ -354,7 +364,10 @@ class LearnerPeer:
             self._gradient = self.learner.nothing()
         assert self._gradient is not None
         self._report.seconds = {"learn": self._learnt_ahead}
-        cause = await self._common_round.join(self._gradient, self._batch)
+        try:
+            cause = await self._common_round.join(self._gradient, self._batch)
+        except NotFinite:
+            cause = self._not_finite()
         await self.trained.placed()
         return cause
 

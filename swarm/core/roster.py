@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from swarm.core.beat_pace import granted
-from swarm.core.gradient_checks.clipping import CROWD
+from swarm.core.gradient_checks.majority import CROWD
 from swarm.core.intake.deliveries import pause
 from swarm.limits import RECORD_SECONDS, remember
 from swarm.protocol import RESTING, ROLES, Phase, Role

@@ -85,10 +85,6 @@ class RoundLost(NetError):
     """An averaging lost a member or a part in the middle. Tensors are as before the round."""
 
 
-class Opposed(RoundLost):
-    """A round of two that stop (swarm.core.gradient_checks.pair_conflict) averages nothing."""
-
-
 class NotFinite(RoundLost):
     """My own tensors are not finite: no round takes them."""
 
@@ -195,6 +191,8 @@ class Average:
     false: frozenset[PeerId] = frozenset()
     """Members that reduced nothing, since most others doubt their means
     (swarm.core.gradient_checks.reducer_checks)."""
+    named: Mapping[PeerId, Collection[PeerId]] = field(default_factory=dict)
+    """Members -> those that have proof against them."""
     mean: bytes = b""
     """Digest of the mean that I got: the same at all members, unless a reducer handed them different ones."""
     sketches: Sketches | None = None
@@ -210,7 +208,7 @@ class Averager(Protocol):
 
     def check(self, against: Collection[PeerId], key: int) -> None:
         """In the next rounds this peer names `against` as members to leave out
-        (swarm.core.gradient_checks.opposition), and keeps sketches by a secret `key`; 0 keeps none."""
+        (swarm.core.gradient_checks.majority), and keeps sketches by a secret `key`; 0 keeps none."""
         ...
 
     def gone(self, peers: Collection[PeerId]) -> None:
@@ -237,11 +235,11 @@ class Averager(Protocol):
         (swarm.core.gradient_checks.norm_screening). `peers` are the other learners that may take part.
         `marks`, at most MARK_BYTES * MARKED bytes, identify the groups behind the tensors
         (swarm.core.agreement.trained); of two members with the same group one counts, a member that is left
-        out (swarm.core.gradient_checks.opposition) does not, and all get the marks of those that count. The
+        out (swarm.core.gradient_checks.majority) does not, and all get the marks of those that count. The
         others are awaited until the first member's match window is over; this one's is `patience` seconds
         longer than the run's. `deadline` is in seconds from now and always holds. None when no other member
         came (tensors unchanged). Raises RoundLost when the round broke or `tensors` are not finite (tensors
-        unchanged), and of two Opposed.
+        unchanged).
         """
         ...
 

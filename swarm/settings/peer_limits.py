@@ -49,9 +49,6 @@ class Auditing(Section):
     share: Share = 0.05
     """Largest share of the time that it computes, for groups that it draws and for those that others accuse;
     0: it replays none. For its first replay it loads the policy once more. Raise it where strangers make most
-    groups."""
+    groups. As much of a round's time goes, over all its learners, into gradients that are computed again."""
     invited: bool = False
     """Whether samplers with an invite are audited, too: where not all who were invited are trusted."""
-    gradients: bool = False
-    """Whether other learners' gradients are computed again, within the same share of the time: where learners
-    of others take part. Signed manifests of its own batches are shown to them in any case."""

@@ -64,7 +64,7 @@ async def average(mine, tensors, command):
         tensor.fill_(float(command["fill"]))
     before = [tensor.clone() for tensor in tensors]
     answer = {}
-    mine.check((), command.get("key", 0))
+    mine.check(command.get("against", ()), command.get("key", 0))
     try:
         got = await mine.average(
             command["version"],
@@ -78,6 +78,7 @@ async def average(mine, tensors, command):
         answer["members"] = None if got is None else sorted(got.members)
         answer["exchanged"] = None if got is None else dict(got.exchanged)
         answer["counting"] = None if got is None else sorted(got.marks)
+        answer["named"] = None if got is None else {peer: [*by] for peer, by in got.named.items()}
         answer["scaled"] = None if got is None else dict(got.scaled)
         answer["part"] = None if got is None or got.recipe is None else got.recipe.part
         answer["through"] = None if got is None else sorted(got.through)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from swarm.core.gradient_checks.opposition import LEAST
 from swarm.net.ports import Average, NotFinite
 
 
@@ -118,15 +117,23 @@ async def who_is_not_finite_is_not_met_and_the_others_go_on(peers: Sequence[Any]
     assert tensors[0].tolist() == [1, 2, 3, 4, 5]
 
 
-async def the_groups_of_one_that_opposes_the_others_do_not_count(peers: Sequence[Any]) -> None:
-    """Once each of the others has seen that for LEAST rounds."""
+async def a_member_that_most_others_name_does_not_count(
+    peers: Sequence[Any],
+) -> None:
     liar, marks = peers[-1].me, [f"group..{k}".encode() for k in range(len(peers))]
-    for version in range(20, 20 + LEAST + 1):
+    for naming in (1, len(peers) - 1):
+        for peer in peers[:naming]:
+            peer.averager.check([liar], 0)
         outcomes, tensors = await meet(
-            peers, version, [1.0] * (len(peers) - 1) + [-1.0], [1.0] * len(peers), marks=marks
+            peers, 20 + naming, [1.0] * (len(peers) - 1) + [-1.0], [1.0] * len(peers), marks=marks
         )
-        counting = {peer.me for peer in peers} - ({liar} if version == 20 + LEAST else set())
-        assert all(outcome.marks.keys() == counting for outcome in outcomes)
-    for outcome, tensor in zip(outcomes, tensors, strict=True):
-        assert liar in outcome.members and outcome.scaled.keys() == {liar}
+        counting = {peer.me for peer in peers} - ({liar} if naming > 1 else set())
+        for outcome in outcomes:
+            assert outcome.marks.keys() == counting and liar in outcome.members
+            assert {by: {*its} for by, its in outcome.named.items()} == {
+                liar: {peer.me for peer in peers[:naming]}
+            }
+    for tensor in tensors:
         torch.testing.assert_close(tensor, torch.arange(1.0, 6.0), rtol=1e-3, atol=1e-3)
+    for peer in peers:
+        peer.averager.check([], 0)

@@ -6,7 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from peers.commands import sim
+from swarm.core.gradient_checks.recomputed import Rechecks
 from swarm.events import Event, Judged
 from swarm.settings.config import (
     Averaging,
@@ -70,6 +73,11 @@ class Told:
 
     def verdicts(self) -> Counter[str]:
         return Counter(event.verdict.value for event in self.of(Judged))
+
+
+def without_rechecks(patch: pytest.MonkeyPatch) -> None:
+    """Learners compute no gradient of another one again: for what is timed to the second."""
+    patch.setattr(Rechecks, "due", lambda *_: None)
 
 
 def seconds(value: float) -> DelayLaw:

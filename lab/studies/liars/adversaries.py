@@ -29,9 +29,10 @@ from lab.studies.experiments import Row, measured
 from lab.studies.liars.false_publishers import MEMBERS, RELEASES, liar
 from lab.studies.liars.means import each, mean
 from peers.commands import sim
+from peers.errors import CannotHere
 from peers.runtime.releases import doubts, votes
-from swarm.core.gradient_checks import clipping, norm_screening, opposition, pair_conflict
-from swarm.events import Averaged, Event, Rejected, RoundBroke, Trained
+from swarm.core.gradient_checks import norm_screening
+from swarm.events import Averaged, Event, Rejected, Trained
 from swarm.net.memory import rounds
 from swarm.net.memory.network import MemoryAverager
 from swarm.net.memory.rounds import Hands
@@ -163,8 +164,6 @@ class Attacked(Struct):
     """The peers are those that ship; else they believe everything."""
     seconds: float
     seed: int = 1
-    gradients: bool = False
-    """Learners compute each other's gradients again."""
     learners: int = LEARNERS
 
     @property
@@ -182,15 +181,14 @@ OF_TWO = (
 def plan(quick: bool) -> list[Attacked]:
     attacks = [*ROUNDS, SILENCE, *REDUCERS, *RELEASES, *MEMBERS]
     seconds = 45.0 if quick else 120.0
-    seeds = (1,) if quick else (1, 2, 3)
-    of_four = [
-        Attacked(attack=attack, defended=defended, seconds=seconds, seed=seed, gradients=gradients)
+    seeds = (1,) if quick else (1, 2, 3, 4, 5)
+    of_more = [
+        Attacked(attack=attack, defended=defended, seconds=seconds, seed=seed, learners=learners)
         for seed in seeds
         for attack in attacks
-        for defended, gradients in ((True, False), (False, False), (True, True))
-        if attack in ROUNDS or not gradients
+        for defended, learners in ((True, LEARNERS), (True, 3), (False, LEARNERS))
     ]
-    return of_four + [
+    return of_more + [
         Attacked(attack=attack, defended=defended, seconds=2 * seconds, seed=seed, learners=2)
         for seed in seeds
         for attack in OF_TWO
@@ -206,51 +204,50 @@ def main(quick: bool, out: Path, minutes: float) -> int:
     return 0
 
 
-FIGURES = ("reward", "versions", "named", "rounds", "innocent", "struck", "frozen", "falsely")
+FIGURES = ("reward", "versions", "named", "rounds", "innocent", "struck", "proof", "falsely")
 """Mean reward of the last steps of honest learners; versions made; share of rounds, or of false releases, in
-which the liar was named; rounds, or false releases, until it was; share of rounds that name another one; how
-many learners have a recomputed gradient against it; freezes of two learners; how many such proofs honest ones
-have against each other."""
+which the liar was scaled down or doubted; rounds, or false releases, until it was; share of rounds in which
+another one was; how many learners have a recomputed gradient against it; rounds until the first of them; how
+many such proofs honest ones have against each other."""
 
 
 # --- one training -------------------------------------------------------------------------------------------
 
 
 def table(done: Sequence[tuple[Attacked, Row]]) -> str:
-    """Markdown: a row an attack of a learner, means over seeds."""
+    """Markdown: a row an attack of one learner, means over seeds."""
     lines = [
-        "| attack | reward | undefended | named after | named in | others named | recomputed | named after |",
+        "| attack | of four | of three | undefended | proof after | named after | named in | others named |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    recomputed = [(cell, row) for cell, row in done if cell.gradients]
-    again = {attack: rows for attack, rows, _ in each(recomputed, lambda cell: cell.attack)}
-    plain = [(cell, row) for cell, row in done if not cell.gradients]
-    for attack, with_, without in each(plain, lambda cell: cell.attack):
-        more = again.get(attack, [])
+    of_three = [(cell, row) for cell, row in done if cell.learners < LEARNERS]
+    fewer = {attack: rows for attack, rows, _ in each(of_three, lambda cell: cell.attack)}
+    of_four = [(cell, row) for cell, row in done if cell.learners == LEARNERS]
+    for attack, with_, without in each(of_four, lambda cell: cell.attack):
         lines.append(
-            f"| {attack} | {mean(with_, 'reward'):.3f} | {mean(without, 'reward'):.3f} |"
-            f" {mean(with_, 'rounds'):.1f} | {mean(with_, 'named'):.0%} | {mean(with_, 'innocent'):.1%} |"
-            f" {mean(more, 'reward'):.3f} | {mean(more, 'rounds'):.1f} |"
+            f"| {attack} | {mean(with_, 'reward'):.3f} | {mean(fewer.get(attack, []), 'reward'):.3f} |"
+            f" {mean(without, 'reward'):.3f} | {mean(with_, 'proof'):.1f} | {mean(with_, 'rounds'):.1f} |"
+            f" {mean(with_, 'named'):.0%} | {mean(with_, 'innocent'):.1%} |"
         )
     return "\n".join(lines)
 
 
 def two_table(done: Sequence[tuple[Attacked, Row]]) -> str:
     """Markdown: a row an attack of one of two learners, means over seeds."""
-    lines = ["| of two, attack | reward | undefended | versions | frozen |", "|---|---|---|---|---|"]
+    lines = ["| of two, attack | reward | undefended | versions | proof after |", "|---|---|---|---|---|"]
     for attack, with_, without in each(done, lambda cell: cell.attack):
         lines.append(
             f"| {attack} | {mean(with_, 'reward'):.3f} | {mean(without, 'reward'):.3f} |"
-            f" {mean(with_, 'versions'):.0f} | {mean(with_, 'frozen'):.1f} |"
+            f" {mean(with_, 'versions'):.0f} | {mean(with_, 'proof'):.1f} |"
         )
     return "\n".join(lines)
 
 
 def suffer(one: Attacked) -> Row:
-    """One training of four learners, of which the last one lies."""
+    """One training of some learners, of which the last one lies."""
     told: list[Event] = []
     with nullcontext() if one.defended else believing():
-        heard = Overheard()
+        heard = Overheard(one.learners - 1)
         World(scenario(one), lambda peer: spawn(peer, one, heard), sinks=[told.append]).run()
     return figures(told, one.liar)
 
@@ -277,8 +274,10 @@ def scenario(one: Attacked) -> Scenario:
 
 
 def spawn(peer: SimPeer, one: Attacked, heard: Overheard) -> Coroutine[Any, Any, None]:
-    """A peer as it ships, but for the liar."""
-    attack, audit = one.attack, msgspec.structs.replace(peer.config.peer.audit, gradients=one.gradients)
+    """A peer as it ships, but for the liar, and for those that believe everything."""
+    attack, audit = one.attack, peer.config.peer.audit
+    if not one.defended:
+        audit = msgspec.structs.replace(audit, share=0.0)
     own = msgspec.structs.replace(peer.config.peer, audit=audit)
     peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
     if peer.name != one.liar:
@@ -293,7 +292,16 @@ def spawn(peer: SimPeer, one: Attacked, heard: Overheard) -> Coroutine[Any, Any,
         assert isinstance(averager, MemoryAverager)
         averager.hand_out(REDUCERS[attack])
         return sim.spawn(peer)
-    return sim.spawn(with_averager(peer, LyingAverager(peer.ports.averager, heard, ROUNDS.get(attack))))
+    lies = LyingAverager(peer.ports.averager, heard, ROUNDS.get(attack))
+    return _until_it_gives_up(sim.spawn(with_averager(peer, lies)))
+
+
+async def _until_it_gives_up(peer: Coroutine[Any, Any, None]) -> None:
+    """A learner ends where none of its gradients is finite."""
+    try:
+        await peer
+    except* CannotHere:
+        pass
 
 
 def with_averager(peer: SimPeer, averager: Averager) -> SimPeer:
@@ -303,7 +311,8 @@ def with_averager(peer: SimPeer, averager: Averager) -> SimPeer:
 class Overheard:
     """Honest learners' gradients in rounds, for a liar that overhears all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, honest: int) -> None:
+        self._honest = honest
         self._heard: dict[int, list[torch.Tensor]] = {}
         """Version -> gradients; the newest one alone."""
 
@@ -314,7 +323,7 @@ class Overheard:
         """Those of all others, or of those that came in LISTENS seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LISTENS
-        while len(self._heard.get(version, ())) < LEARNERS - 1 and loop.time() < until:
+        while len(self._heard.get(version, ())) < self._honest and loop.time() < until:
             await asyncio.sleep(0.05)
         return self._heard.get(version, [])
 
@@ -368,10 +377,7 @@ def believing() -> Iterator[None]:
     """In this process, every gradient, weight and release is believed."""
     with ExitStack() as stack:
         for module, name, value in (
-            (clipping, "FAR", math.inf),
             (norm_screening, "FAR", math.inf),
-            (opposition, "SURE", math.inf),
-            (pair_conflict, "SURE", math.inf),
             (doubts, "LEAD", math.inf),
             (votes, "CROWD", LEARNERS + 1),
             (rounds, "largest_mean_norm", lambda claims, judged: math.inf),
@@ -395,7 +401,7 @@ def figures(told: Sequence[Event], liar: PeerId) -> Row:
     refused = [event for event in accused if event.kind == Topic.RELEASE]
     means = [event.at for event in accused if event.kind == "mean" and event.sender == liar]
     struck = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
-    broke = [event for event in told if isinstance(event, RoundBroke)]
+    proofs = [event.at for event in struck if event.sender == liar]
     named = [liar in event.scaled or any(at <= event.at for at in means) for event in rounds]
     if refused:
         named = [event.sender == liar for event in refused]
@@ -407,6 +413,6 @@ def figures(told: Sequence[Event], liar: PeerId) -> Row:
         "rounds": 1 + named.index(True) if True in named else math.nan,
         "innocent": fmean(bool(event.scaled.keys() - {liar}) for event in rounds) if rounds else 0.0,
         "struck": len({event.peer for event in struck if event.sender == liar}),
-        "frozen": sum(event.until > 0 for event in broke if event.peer == "learner-0"),
+        "proof": sum(event.at <= min(proofs) for event in rounds) if proofs else math.nan,
         "falsely": sum(event.sender != liar and event.peer != liar for event in struck),
     }

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from peers.learner.agreement.freeze import Freeze
 from peers.learner.agreement.other_learners import OtherLearners
 from peers.learner.agreement.own_release import OwnRelease
 from peers.learner.agreement.rechecks import BatchRechecks
@@ -26,13 +25,13 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.core.agreement.rounds import Cause
 from swarm.core.agreement.trained import marks_of
-from swarm.core.gradient_checks.clipping import CROWD
+from swarm.core.gradient_checks.majority import CROWD
 from swarm.core.gradient_checks.same_mean import mark
 from swarm.core.gradient_checks.step_recipe import MeanRecipe
 from swarm.core.intake.batcher import Waiting
 from swarm.learn.learners.base_learner import Gradient
 from swarm.membership.identity import human_name
-from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
+from swarm.net.ports import Average, NotFinite, RoundLost
 from swarm.types import PeerId
 
 BREAKS = 3
@@ -67,7 +66,6 @@ class CommonRound:
         """Members that reduced nothing in the last round, since most others doubt their means."""
         self._through: frozenset[PeerId] = frozenset()
         """Members to which p2pd carried this learner's parts in the last round."""
-        self._freeze = Freeze(host, other_learners, own_release.is_overtaken)
         self._breaks, self._patient_until = 0, 0.0
         """Rounds that broke, and until when I wait for others' gradients."""
         self._gave_way = False
@@ -79,7 +77,8 @@ class CommonRound:
         self._breaks, self._patient_until = 0, self._host.steady() + 2 * learnt_ahead
 
     async def average(self, gradient: Gradient, batch: Sequence[Waiting]) -> Cause:
-        """Average the gradient over the learners that take part; mine counts alone where none is ready."""
+        """Average the gradient over the learners that take part; mine counts alone where none is ready.
+        Raises NotFinite."""
         host, start = self._host, self._host.now()
         learns = self._report.seconds.get("learn", 0.0)
         ahead, against = self._own_release.is_ahead, self._rechecks.against()
@@ -102,9 +101,10 @@ class CommonRound:
         try:
             outcome = await self._meet(gradient, batch, partners, self._other_learners.worth_waiting(learns))
         except NotFinite:
-            return Cause.ALONE  # no round helps: the step refuses it, and drops the batch
+            raise  # no round helps
         except RoundLost as error:
-            await self._lost(error)
+            self._breaks += 1
+            host.emit(events.RoundBroke, version=self._version(), reason=str(error))
             return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
         self._report.add("average", host.now() - start)
         if outcome is None:
@@ -116,13 +116,15 @@ class CommonRound:
 
     async def join(self, gradient: Gradient, batch: Sequence[Waiting]) -> Cause:
         """Be in the others' round of my version, for which they waited: with a gradient, or with that of no
-        batch. I get the mean, and step as they do."""
+        batch. I get the mean, and step as they do. Raises NotFinite."""
         others, own, start = self._other_learners, self._own_release, self._host.now()
         partners = [*others.partners(), *others.syncing()] if self._others() else []
         if own.is_overtaken() or not partners:
             return Cause.AHEAD_SEEN if own.is_overtaken() else Cause.NO_PEER_CAME
         try:
             outcome = await self._meet(gradient, batch, partners, others.longest_wait())
+        except NotFinite:
+            raise
         except RoundLost as error:
             self._host.emit(events.RoundBroke, version=self._version(), reason=str(error))
             outcome = None
@@ -179,14 +181,6 @@ class CommonRound:
             if gone:
                 host.ports.averager.gone(gone)
                 awaited -= gone
-
-    async def _lost(self, error: RoundLost) -> None:
-        """A round broke: it is tried again, by two that oppose each other after a while."""
-        if isinstance(error, Opposed):
-            await self._freeze.wait(self._version(), str(error))
-            return
-        self._breaks += 1
-        self._host.emit(events.RoundBroke, version=self._version(), reason=str(error))
 
     async def _averaged(self, outcome: Average) -> None:
         """Keep the result of a round, and emit its events."""

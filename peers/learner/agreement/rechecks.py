@@ -33,7 +33,7 @@ from peers.learner.agreement.manifests import BatchManifest
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.agreement.trained import mark, marks_of
-from swarm.core.gradient_checks.recomputed import Rechecks
+from swarm.core.gradient_checks.recomputed import SLOWER, Rechecks
 from swarm.core.intake.batcher import Waiting
 from swarm.core.intake.claimed_logprobs import objection
 from swarm.core.intake.overlong import penalized
@@ -95,12 +95,12 @@ class BatchRechecks:
         """`of_round`: gradients take in the rewards of the others' batches."""
         self._host, self._learner, self._inbox, self._frames = host, learner, inbox, frames
         run, audit = host.config.run, host.config.peer.audit
-        works = audit.gradients and not (run.averaging.overlap or of_round)
+        works = audit.share > 0 and not (run.averaging.overlap or of_round)
         secret = host.ports.keyring.sign(f"rechecks {host.who.incarnation}".encode())
         rng = random.Random(secret)
         self._key = rng.getrandbits(62) | 1
         self._rechecks = Rechecks(rng, audit.share if works else 0.0)
-        self._works = works and audit.share > 0
+        self._works = works
         self._shows = not run.averaging.overlap  # where a gradient is of the version before its step's
         self._shown: OrderedDict[tuple[int, Digest], tuple[bytes, dict[Digest, bytes]]] = OrderedDict()
         """Version and weights -> the sealed manifest, and the frames of its groups by their digests."""
@@ -166,10 +166,16 @@ class BatchRechecks:
     async def after_round(self, outcome: Average, weights: Digest) -> None:
         """Compute a member's gradient again, where one is due; my weights are still the round's."""
         host, sketches = self._host, outcome.sketches
+        self._rechecks.heard({peer: by for peer, by in outcome.named.items() if peer != host.ports.me})
         if sketches is None or not sketches.spans:
             return
         began = host.now()
-        known = [peer for peer in sketches.members if peer in outcome.marks or peer in self.against()]
+        fast = self._is_fast(sketches.members)
+        known = [
+            peer
+            for peer in sketches.members
+            if peer in self.against() or self._rechecks.is_accused(peer) or (fast and peer in outcome.marks)
+        ]
         if (peer := self._rechecks.due(known, began)) is None:
             return
         why = None
@@ -186,10 +192,18 @@ class BatchRechecks:
                 why = self._rechecks.showed_nothing(peer, shown, host.now())
         except OutOfMemory as error:
             self._does_not_fit(error)
-        self._rechecks.spent(peer, host.now() - began, host.now())
+        self._rechecks.spent(peer, host.now() - began, len(outcome.members), host.now())
         if why is not None:
             reason = f"{why}: what it averages is left out for an hour where most others find the same"
             host.emit(events.Rejected, sender=peer, kind=Service.BATCHES, reason=reason)
+
+    def _is_fast(self, members: Collection[PeerId]) -> bool:
+        """Whether the others need not wait long while this learner computes a gradient of one of them, as far
+        as its speed is known."""
+        mine = self._host.status.speed
+        beats = (self._host.roster.beat(peer) for peer in members)
+        fastest = max((beat.speed for beat in beats if beat is not None), default=0.0)
+        return not mine or SLOWER * mine >= fastest
 
     def _does_not_fit(self, error: OutOfMemory) -> None:
         """Out of memory is this peer's own fault and blames no other; it is reported once."""

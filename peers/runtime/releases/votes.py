@@ -32,7 +32,7 @@ from peers.runtime.releases.lines import ReleaseLines
 from swarm.core.agreement.lineage import Point
 from swarm.core.agreement.releases import PUBLISHERS
 from swarm.core.agreement.round_record import Witness
-from swarm.core.gradient_checks.clipping import CROWD
+from swarm.core.gradient_checks.majority import CROWD
 from swarm.core.gradient_checks.same_mean import are_two, got_another
 from swarm.core.roster import ELSEWHERE, NO_PEER
 from swarm.limits import remember

@@ -42,7 +42,7 @@ class Cause(StrEnum):
     OUT_OF_MEMORY = "out of memory"
     """This machine has too little memory for the batch: it is dropped."""
     BATCH_REFUSED = "batch refused"
-    """No group of the batch is believed: it is dropped."""
+    """No group of the batch is believed, or its gradient is not finite: it is dropped."""
     AVERAGED = "averaged"
     ALONE = "alone"
     """No other learner came, and it is my turn to step alone."""
@@ -93,6 +93,7 @@ TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
     (_S.MATCHING, _C.ALONE): (_S.STEPPING, _X.STEP),
     (_S.MATCHING, _C.NO_PEER_CAME): (_S.GATHERING, _X.GATHER),
     (_S.MATCHING, _C.ROUND_BROKE): (_S.MATCHING, _X.AVERAGE),
+    (_S.MATCHING, _C.BATCH_REFUSED): (_S.GATHERING, _X.GATHER),
     (_S.STEPPING, _C.STEPPED): (_S.GATHERING, _X.GATHER),
     (_S.STEPPING, _C.ROUND_BROKE): (_S.GATHERING, _X.GATHER),
     (_S.STEPPING, _C.OUT_OF_MEMORY): (_S.GATHERING, _X.GATHER),

@@ -16,11 +16,10 @@ the others. A single gradient is compared with the rounds before alone; without 
 training on sparse rewards begins that way.
 
 A group counts once: of two gradients with the same group, the second one has no weight. A sampler whose
-receipt was lost with its learner may have brought it to both. Nor has a gradient that is left out
-(swarm.core.gradient_checks.opposition): its groups do not count.
+receipt was lost with its learner may have brought it to both. Nor has the gradient of a member that most
+others have proof against: its groups do not count.
 
-Not handled: a gradient of an ordinary norm in a wrong direction (swarm.core.gradient_checks.clipping, from
-three members on); one of two members is never outvoted.
+Not handled: a gradient of an ordinary norm in a wrong direction (swarm.core.gradient_checks.recomputed).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 from swarm.core.agreement.trained import marks_of
-from swarm.core.gradient_checks.clipping import CROWD
+from swarm.core.gradient_checks.majority import CROWD
 
 FAR = 5.0
 """Times the median from which a gradient is scaled down. In simulated runs of four honest learners with one
@@ -106,10 +105,8 @@ def usual_norm(claims: Sequence[AnnouncedNorm]) -> float:
 
 def largest_mean_norm(claims: Sequence[AnnouncedNorm], judged: Sequence[ScreenedWeight]) -> float:
     """The largest norm that the mean can have: all gradients have the same direction and use their whole
-    allowance. The clipped mean of three and more has parts of one member here, and there of another."""
+    allowance."""
     norms = [one.share * claim.norm for claim, one in zip(claims, judged, strict=True)]
-    if len(claims) >= CROWD:
-        return SLACK * math.hypot(*norms)
     weights = [one.weight for one in judged]
     return SLACK * sum(map(float.__mul__, map(float, weights), norms)) / sum(weights)
 

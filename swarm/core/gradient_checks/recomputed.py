@@ -1,21 +1,26 @@
 """Which gradient a learner recomputes, and the consequences of the result.
 
-    members of a round, now -> the member due      first those that were never verified here, then all in turn
+    members of a round, now -> the member due      first those that others have proof against, and those that
+                                                   were never verified here; then all in turn
     cosine and norms of its gradient and the recomputed one -> a strike, or none
 
 A recomputation proves what a single peer sent, whatever the noise, and needs no majority. An unverified
 member is due at once, so that one that lies from its first round on is found in as many rounds as there are
-members. After that a recomputation of s seconds is followed by s (1 / share - 1) seconds without one, and the
-order is drawn anew for each turn. Not handled here: how a gradient is recomputed
-(peers.learner.agreement.rechecks).
+members; so is a member that another one names, once for each that names it: where one learner found a lie
+the others find it in the rounds that follow. After that a recomputation of s seconds is followed by
+s (n / share - 1) seconds without one, since a round of n members waits for each of them, and the order is
+drawn anew for each turn. Not handled here: how a
+gradient is recomputed (peers.learner.agreement.rechecks), who is left out (majority.named_by_most).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
 
 from swarm.core.suspensions import HOUR, Suspensions
+from swarm.limits import remember
 from swarm.types import PeerId
 
 AGREE, AGREE_OTHERWISE = 0.99, 0.95
@@ -26,28 +31,43 @@ with more (docs/trust.md); another one's gradient of the same policy has less th
 FAR = 2.0
 """Most factor between the norms of the sent and the recomputed gradient."""
 
+SLOWER = 2.0
+"""A learner that is slower than the fastest member by more checks only those that others name: all wait for
+it."""
+
 SILENT = 3
 """Times in a row without its groups that are a strike: a member that lost a message, or was restarted, serves
 them the next time."""
+
+
+NAMED = 1024
+"""Pairs of a member and one that names it: a liar that names all others makes each of them check all others
+once."""
 
 
 class Rechecks:
     """Of one learner."""
 
     def __init__(self, rng: random.Random, share: float) -> None:
-        """`share` of the time; `rng` is private."""
+        """`share` of a round's time for the recomputations of all its members; `rng` is private."""
         self._rng, self._share = rng, share
         self._rests_until = 0.0
         self._turn: list[PeerId] = []
         """Members that were seen and are due before the others are again."""
         self._known: set[PeerId] = set()
         """Those that were due once."""
+        self._named: OrderedDict[tuple[PeerId, PeerId], None] = OrderedDict()
+        """(member, one that has proof against it), the last NAMED of them."""
+        self._accused: dict[PeerId, None] = {}
+        """Members that were named since they were due."""
         self._silent: dict[PeerId, int] = {}
         self._suspensions = Suspensions(HOUR, longest=HOUR)
         """Of members with a strike: each holds for an hour."""
 
     def due(self, members: Collection[PeerId], now: float) -> PeerId | None:
         """The member of a round whose gradient is to be recomputed."""
+        if accused := [peer for peer in self._accused if peer in members]:
+            return accused[0]
         if (new := sorted(set(members) - self._known)) and self._share > 0:
             return self._rng.choice(new)
         if now < self._rests_until or not members or not self._share > 0:
@@ -56,11 +76,23 @@ class Rechecks:
             self._turn = left = self._rng.sample(sorted(members), len(members))
         return left[0]
 
-    def spent(self, peer: PeerId, seconds: float, now: float) -> None:
-        """A recomputation is over."""
+    def is_accused(self, peer: PeerId) -> bool:
+        """Whether another learner named it since it was due."""
+        return peer in self._accused
+
+    def heard(self, named: Mapping[PeerId, Collection[PeerId]]) -> None:
+        """Members of a round -> those that have proof against them."""
+        for pair in [(peer, by) for peer, its in sorted(named.items()) for by in its]:
+            if pair not in self._named and self._share > 0:
+                self._accused[pair[0]] = None
+            remember(self._named, pair, None, NAMED)
+
+    def spent(self, peer: PeerId, seconds: float, members: int, now: float) -> None:
+        """A recomputation in a round of so many members is over."""
         self._known.add(peer)
+        self._accused.pop(peer, None)
         self._turn = [each for each in self._turn if each != peer]
-        self._rests_until = now + seconds * (1 / self._share - 1)
+        self._rests_until = now + seconds * (members / self._share - 1)
 
     def found(self, peer: PeerId, cosine: float, times: float, alike: bool, now: float) -> str | None:
         """The objection to a member that sent `times` the norm of the recomputed gradient, in one numeric

@@ -41,8 +41,6 @@ class Ingredient(Struct, frozen=True):
     usual: Finite
     share: Count
     """Of the values that it reduces, in proportion to the others' (swarm.core.agreement.shares)."""
-    out: bool = False
-    """It is left out (swarm.core.gradient_checks.opposition)."""
 
 
 class MeanRecipe(Struct, frozen=True):

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from swarm.core.gradient_checks.clipping import Agreement
+from swarm.core.gradient_checks.inner_products import InnerProducts
 from swarm.core.intake.claimed_logprobs import objection
 from swarm.learn import objectives
 from swarm.learn.files import weights
@@ -342,4 +342,4 @@ def _results_by_group(order: Learn, answer: Learned) -> Iterator[tuple[str, Grou
 def _cosine(learned: Sequence[Learned]) -> float:
     """Cosine between the gradients of the two halves; 0 if one is 0."""
     products = (sum(getattr(answer, name) for answer in learned) for name in ("dot", "half", "rest"))
-    return Agreement(*products).cosine
+    return InnerProducts(*products).cosine

@@ -114,6 +114,14 @@ class GradientResult(NamedTuple):
     arithmetic: Arithmetic = Arithmetic()
 
 
+def overflow(lr: float) -> str:
+    """Why a gradient that is not finite is refused, and what to do."""
+    return (
+        f"{NOT_FINITE}: lower run.optimizer.lr ({lr:g}), whose steps are too large for the weights, or take a"
+        " model whose loss does not overflow"
+    )
+
+
 class BaseLearner(ABC):
     """One copy of the policy being trained. Not thread-safe: one caller at a time, but for `saves_beside`."""
 
@@ -229,10 +237,7 @@ class BaseLearner(ABC):
             )
         settings, grad_norm = self.run.optimizer, norm(vector)
         if not math.isfinite(grad_norm):
-            raise ValueError(
-                f"{NOT_FINITE}: lower run.optimizer.lr ({settings.lr:g}), whose steps are too large for the"
-                " weights, or take a model whose loss does not overflow"
-            )
+            raise ValueError(overflow(settings.lr))
         clip = min(1.0, settings.grad_clip / (grad_norm + 1e-6)) if settings.grad_clip > 0 else 1.0
         warm = min(1.0, (self._steps + 1) / max(1, settings.warmup))
         rate = settings.lr * warm * decayed(self.run, self.version)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from swarm.core.gradient_checks.clipping import Agreement
+from swarm.core.gradient_checks.inner_products import InnerProducts
 
 SKETCH = 1 << 24
 """Values of a gradient, evenly spread, from which the cosine between its halves is computed to three digits;
@@ -78,4 +78,4 @@ def cosine(a: Tensor, b: Tensor) -> float:
     """Cosine between the gradients of two half batches: near 1 both agree, near 0 noise hides the signal; 0
     if one is 0."""
     products = (float((one * other).sum()) for one, other in ((a, b), (a, a), (b, b)))
-    return Agreement(*products).cosine
+    return InnerProducts(*products).cosine

@@ -9,8 +9,7 @@ and some means. A mean is added up in the order of the members, so swarm.net.ave
 the same one of their tensors. A value that is too large breaks no round
 (swarm.core.gradient_checks.norm_screening): a reducer scales parts down that exceed their sender's announced
 norm, all members scale means down that exceed the largest possible mean, and take zeros for parts and means
-that are not finite. From three members on a reducer makes the clipped mean of each part
-(swarm.core.gradient_checks.clipping). Each member notes how much of its own part is in the returned mean
+that are not finite. Each member notes how much of its own part is in the returned mean
 (swarm.core.gradient_checks.reducer_checks).
 """
 
@@ -23,7 +22,6 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
-    Collection,
     Mapping,
     Sequence,
 )
@@ -41,7 +39,7 @@ from hivemind.averaging.partition import TensorPartReducer
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 
-from swarm.core.gradient_checks.clipping import Agreement, Cosines
+from swarm.core.gradient_checks.inner_products import InnerProducts
 from swarm.core.gradient_checks.norm_screening import (
     Allowance,
     AnnouncedNorm,
@@ -51,8 +49,8 @@ from swarm.core.gradient_checks.norm_screening import (
 )
 from swarm.core.gradient_checks.reducer_checks import presence
 from swarm.net.averaging import sketch
-from swarm.net.averaging.clipping import Mean, Seen, combine
 from swarm.net.averaging.codec import Codec
+from swarm.net.averaging.weighted_mean import weighted_mean
 from swarm.norm import norm
 
 T = TypeVar("T")
@@ -70,8 +68,7 @@ class Sum(NamedTuple):
     packed: runtime_pb2.Tensor
     value: torch.Tensor
     """As receivers decode it."""
-    mean: Mean
-    mine: Agreement
+    mine: InnerProducts
     """Of my own part with it."""
 
 
@@ -86,11 +83,10 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         claims: Mapping[PeerID, AnnouncedNorm],
         groups: int,
         codec: Codec,
-        out: Collection[int] = (),
         key: int = 0,
         **kwargs: Any,
     ) -> None:
-        """`groups`: those of the run's whole batch; the members at `out` are left out. Received parts are
+        """`groups`: those of the run's whole batch; a claim of no weight adds nothing. Received parts are
         sketched by `key`; 0: they are not."""
         super().__init__(weight=1.0, compression=codec, **kwargs)
         self.broken, self.cut = "", asyncio.Event()
@@ -114,8 +110,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         """Number of a part of mine -> index of a sender -> that part, until all are here."""
         self._sums: dict[int, tuple[asyncio.Future[Sum], int]] = {}
         """Number of a part of mine -> its sum, and how many members have not asked for it yet."""
-        self._seen = {peer: Seen() for peer in self.ordered_peer_ids}
-        self._returned = {peer: Agreement() for peer in self.ordered_peer_ids}
+        self._returned = {peer: InnerProducts() for peer in self.ordered_peer_ids}
         """Reducer -> my parts and its means."""
         self._got = {peer: blake3() for peer in self.ordered_peer_ids}
         """Reducer -> the bytes of its means."""
@@ -126,15 +121,12 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         """Of my parts in the flat tensor."""
         others = [peer for peer in self.sender_peer_ids if peer != self.peer_id] if key and sizes else []
         self._key, self._sketches = key, {peer: sketch.empty() for peer in others}
-        left_out = [self.ordered_peer_ids[k] for k in out]
-        self._out = [k for k, peer in enumerate(self.sender_peer_ids) if peer in left_out]
 
     def scaled(self) -> dict[str, float]:
         """Member -> factor by which its gradient, or its parts and means beyond the announced norm, were
-        scaled down, or its distance from the means was cut, as far as this member knows."""
+        scaled down, as far as this member knows."""
         held = {
-            peer: min(self._sent[peer].least, self._reduced[peer].least) * self._seen[peer].share
-            for peer in self.ordered_peer_ids
+            peer: min(self._sent[peer].least, self._reduced[peer].least) for peer in self.ordered_peer_ids
         }
         shares = {str(peer): one.share * held[peer] for peer, one in self._standing.items()}
         return {peer: share for peer, share in shares.items() if share < 1}
@@ -220,7 +212,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         else:
             self._reduced[reducer].least = size = 0.0
             mean.zero_()
-        self._returned[reducer] = self._returned[reducer].and_of(_agreement(mine, mean, size))
+        self._returned[reducer] = self._returned[reducer].and_of(_products(mine, mean, size))
         return mean
 
     def presences(self) -> dict[str, float]:
@@ -231,7 +223,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             return {}  # how much of it belongs in the mean is for the others to decide
         share = mine.weight / sum(one.weight for one in self._standing.values())
         returned = self._returned.items()
-        return {str(peer): presence(its, share) for peer, its in returned if its.mine * share > 0}
+        return {str(peer): presence(its, share) for peer, its in returned if its.one * share > 0}
 
     def mean(self) -> bytes:
         """Digest of all means, as their reducers encoded them: the same at all members."""
@@ -313,25 +305,15 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self._sums[number] = made, waiting - 1
         return made
 
-    def cosines(self) -> dict[str, Cosines]:
-        """Member -> cosines of its parts, of mine, with those of the others; nothing where none is mine."""
-        mine = self.tensor_part_reducer.num_parts
-        return {str(peer): seen.cosines for peer, seen in self._seen.items()} if mine else {}
-
     def _sum(self, come: Mapping[int, torch.Tensor]) -> Sum:
         """Of all members' parts, by their senders."""
         peers = self.sender_peer_ids
         weights, parts = [self._standing[peer].weight for peer in peers], [come[k] for k in range(len(peers))]
-        made = combine(parts, weights, self._out)
-        packed, mean = self._codec.as_sent(made.value)
-        return Sum(packed, mean, made, _agreement(come[peers.index(self.peer_id)], mean, norm(mean)))
+        packed, mean = self._codec.as_sent(weighted_mean(parts, weights))
+        return Sum(packed, mean, _products(come[peers.index(self.peer_id)], mean, norm(mean)))
 
     def _keep(self, made: Sum) -> None:
         """Record the findings of a sum of this reducer; one after the other, in their order."""
-        for peer, kept, company in zip(
-            self.sender_peer_ids, made.mean.kept, made.mean.agreements, strict=True
-        ):
-            self._seen[peer].add(kept, company)
         self._got[self.peer_id].update(made.packed.buffer)
         self._returned[self.peer_id] = self._returned[self.peer_id].and_of(made.mine)
 
@@ -399,9 +381,9 @@ async def ahead(items: AsyncGenerator[T], most: int) -> AsyncGenerator[T]:
         await asyncio.gather(making, return_exceptions=True)
 
 
-def _agreement(mine: torch.Tensor, mean: torch.Tensor, size: float) -> Agreement:
+def _products(mine: torch.Tensor, mean: torch.Tensor, size: float) -> InnerProducts:
     """Of a part of mine with its mean, of norm `size`."""
-    return Agreement(float(mine.reshape(-1) @ mean.reshape(-1)), norm(mine) ** 2, size**2)
+    return InnerProducts(float(mine.reshape(-1) @ mean.reshape(-1)), norm(mine) ** 2, size**2)
 
 
 def _in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:

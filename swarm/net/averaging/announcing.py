@@ -19,8 +19,8 @@ from hivemind.p2p import PeerID
 from msgspec import Meta
 
 from swarm.core.agreement.shares import USUAL_PART, AnnouncedLine
+from swarm.core.gradient_checks.majority import named_by_most
 from swarm.core.gradient_checks.norm_screening import AnnouncedNorm
-from swarm.core.gradient_checks.opposition import left_out
 from swarm.limits import UNREADABLE
 from swarm.norm import LARGEST
 from swarm.types import MARK_BYTES, MARKED
@@ -59,9 +59,9 @@ class Announcement(msgspec.Struct, frozen=True):
     """Of the groups that its gradient is of (swarm.core.agreement.trained)."""
     weights: Annotated[str, Meta(max_length=64)] = ""
     """Of the version: parts of a swarm that was cut have several of one number."""
-    against: Tags | None = None
-    """Tags of the peers whose gradients oppose the others' (swarm.core.gradient_checks.opposition); None: it
-    compared none."""
+    against: Tags | None = ()
+    """Tags of the peers that it has proof against (swarm.core.gradient_checks.recomputed). None comes from
+    earlier programs alone and names none."""
     doubted: Tags = ()
     """Tags of the peers whose means leave its gradient out (swarm.core.gradient_checks.reducer_checks)."""
     part: int = USUAL_PART
@@ -106,7 +106,7 @@ def tag(peer: PeerID) -> bytes:
 def false_reducers(told: Mapping[PeerID, Announcement]) -> Collection[PeerID]:
     """Members of a group that reduce nothing, since more than half of the others doubt their means; none
     where no other can be dialled."""
-    tags = left_out({tag(peer): one.doubted for peer, one in told.items()})
+    tags = named_by_most({tag(peer): one.doubted for peer, one in told.items()})
     others = [peer for peer, one in told.items() if tag(peer) not in tags and not one.line.dial_only]
     return [peer for peer in told if tag(peer) in tags] if others else ()
 

@@ -44,7 +44,7 @@ from swarm.net.averaging.messages import (
     encode,
 )
 from swarm.net.averaging.sketch import Sketches
-from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
+from swarm.net.ports import Average, NotFinite, RoundLost
 from swarm.net.rate import UNLIMITED, RateLimits
 from swarm.processes import process
 from swarm.protocol import Part
@@ -274,7 +274,7 @@ class HiveAverager:
                 " replaced"
             ) from None
         if ended.lost:
-            kind = Opposed if ended.opposed else NotFinite if ended.not_finite else RoundLost
+            kind = NotFinite if ended.not_finite else RoundLost
             raise kind(f"version {version}: {ended.lost}")
         if not ended.members:
             return None
@@ -380,6 +380,7 @@ def _outcome(ended: RoundEnded, key: int, seconds: float) -> Average:
         scaled={PeerId(peer): share for peer, share in ended.scaled.items()},
         marks={PeerId(peer): marks for peer, marks in ended.marks.items()},
         false=frozenset(map(PeerId, ended.false)),
+        named={PeerId(peer): [*map(PeerId, by)] for peer, by in ended.named.items()},
         mean=ended.mean,
         sketches=_sketches(key, ended) if key else None,
         recipe=ended.recipe,

@@ -37,9 +37,9 @@ from hivemind.utils.asyncio import achain, as_aiter
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.core.agreement import shares
+from swarm.core.gradient_checks.majority import named_by_most
 from swarm.core.gradient_checks.norm_screening import AnnouncedNorm, once
-from swarm.core.gradient_checks.opposition import Opponents, Opposition, left_out
-from swarm.core.gradient_checks.pair_conflict import PairConflict
+from swarm.core.gradient_checks.reducer_checks import Presences
 from swarm.core.gradient_checks.step_recipe import Ingredient, MeanRecipe
 from swarm.net.averaging.allreduce import Runner
 from swarm.net.averaging.announcing import (
@@ -118,9 +118,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._known.set()  # cleared while a group may be about to form
         self._order: asyncio.Task[None] | None = None
         self._limit: asyncio.Timeout
-        self._opposition, self._presences, self._conflict = Opponents(), Opposition(), PairConflict()
-        self._reduces = True
-        """Parts of the last round came to me."""
+        self._presences = Presences()
         self._slower = 1.0
         """Factor of a round's time limit: the lines are slower than announced while rounds run out of
         time."""
@@ -204,9 +202,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
 
     def _announcement(self, order: Order, norm: float, invited: Collection[PeerID]) -> Announcement:
         members = {str(peer): tag(peer) for peer in (self._p2p.peer_id, *invited)}
-        against = {*self._opposition.against(members), *order.against} & members.keys()
-        if self._conflict.found(members):
-            against = {*map(str, invited)}
+        against = {*order.against} & members.keys()
         uplink = shares.announced(order.uplink, self._p2p.carried)
         return Announcement(
             order.version,
@@ -218,9 +214,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             tuple(members.values()),
             order.marks,
             order.weights,
-            # where no part of gradients comes to me I cannot know
-            against=tuple(members[peer] for peer in against) if self._reduces else None,
-            doubted=tuple(members[peer] for peer in self._presences.against(members)),
+            against=tuple(members[peer] for peer in against),
+            doubted=tuple(members[peer] for peer in self._presences.doubted(members)),
             part=shares.largest_part(uplink > 0, processors()),
         )
 
@@ -242,19 +237,15 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         promise: asyncio.Future[Runner],
     ) -> RoundEnded:
         told = self._announcements(group, invited, order)
-        if why := self._opposed(told):
-            self._conflict.forget()
-            return RoundEnded(why, opposed=True)
         settings, codec = self._setup.settings, Codec(self._setup.settings.compression)
         false = false_reducers(told)
         lines = lines_of(told, false)
         size = self._setup.buffer.numel() * shares.WIRE_BYTES[settings.compression]
-        out, claims = _judged(told)
+        claims = _judged(told)
         parts, part = shares.shares(lines), shares.part_bytes(lines, size)
         runner = Runner(
             claims=claims,
             groups=self._setup.groups,
-            out=out,
             key=order.key,
             codec=codec,
             p2p=self._p2p,
@@ -274,19 +265,20 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 await runner.reduce()
         except AllreduceException as error:
             raise AllreduceException(runner.broken or str(error)) from error
-        self._note(runner, told)
+        self._presences.add(runner.presences())
         return RoundEnded(
             members=tuple(map(str, group.peer_ids)),
             exchanged=runner.exchanged(),
             false=tuple(map(str, false)),
             through=tuple(str(peer) for peer in group.peer_ids if peer in self._p2p.through),
             scaled=runner.scaled(),
+            named=_named(told),
             mean=runner.mean(),
             spans=runner.spans if order.key else (),
             sketches=runner.sketched(),
             norms={str(peer): one.norm for peer, one in told.items()},
             marks={str(peer): one.marks for peer, one in told.items() if claims[peer].weight > 0},
-            recipe=_recipe(claims, parts, out, part),
+            recipe=_recipe(claims, parts, part),
         )
 
     def _announcements(
@@ -301,23 +293,6 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         ):
             raise MatchError("the group holds a peer that was not invited or is at another version")
         return found
-
-    def _note(self, runner: Runner, told: Mapping[PeerID, Announcement]) -> None:
-        """Remember a round's findings about its members."""
-        cosines = runner.cosines()
-        self._reduces = bool(cosines)
-        self._opposition.add(cosines)
-        self._conflict.add(cosines, {str(peer): one.claim for peer, one in told.items()}, self._setup.groups)
-        self._presences.add(runner.presences())
-
-    def _opposed(self, told: Mapping[PeerID, Announcement]) -> str:
-        """Why this is a round of two that stop, as one of them announced; empty if it is not."""
-        if len(told) != 2:
-            return ""
-        me = self._p2p.peer_id
-        (other,) = told.keys() - {me}
-        mine, theirs = (tag(peer) in (told[by].against or ()) for by, peer in ((me, other), (other, me)))
-        return self._conflict.found((str(me), str(other)), joins=theirs and not mine)
 
     @contextmanager
     def _held_to(self, lines: Sequence[shares.AnnouncedLine], size: float) -> Iterator[None]:
@@ -399,22 +374,27 @@ def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
         os._exit(1)  # the parent sees the pipe close, and why
 
 
-def _judged(told: Mapping[PeerID, Announcement]) -> tuple[list[int], dict[PeerID, AnnouncedNorm]]:
-    """Indices of the members that are left out, and the claims that count: those announced while the group
-    formed, so that all reducers use the same ones. Raises MatchError where no gradient counts."""
-    against = left_out({tag(peer): one.against for peer, one in told.items()})
+def _judged(told: Mapping[PeerID, Announcement]) -> dict[PeerID, AnnouncedNorm]:
+    """The claims that count: those announced while the group formed, so that all reducers use the same ones,
+    without the weight of members that most others have proof against. Raises MatchError where no gradient
+    counts."""
+    against = named_by_most({tag(peer): one.against or () for peer, one in told.items()})
     out = [k for k, peer in enumerate(told) if tag(peer) in against]
     judged = once([one.claim for one in told.values()], [one.marks for one in told.values()], out)
     if not any(one.weight for one in judged):
         raise MatchError("no member of the group has a gradient that counts")
-    return out, dict(zip(told, judged, strict=True))
+    return dict(zip(told, judged, strict=True))
 
 
-def _recipe(
-    claims: Mapping[PeerID, AnnouncedNorm], parts: Sequence[int], out: Collection[int], part: int
-) -> MeanRecipe:
+def _named(told: Mapping[PeerID, Announcement]) -> dict[str, tuple[str, ...]]:
+    """Members that others have proof against -> these."""
+    by = {peer: tuple(str(one) for one in told if tag(peer) in (told[one].against or ())) for peer in told}
+    return {str(peer): its for peer, its in by.items() if its}
+
+
+def _recipe(claims: Mapping[PeerID, AnnouncedNorm], parts: Sequence[int], part: int) -> MeanRecipe:
     members = (
-        Ingredient(peer=PeerId(str(peer)), **claim._asdict(), share=share, out=k in out)
-        for k, ((peer, claim), share) in enumerate(zip(claims.items(), parts, strict=True))
+        Ingredient(peer=PeerId(str(peer)), **claim._asdict(), share=share)
+        for (peer, claim), share in zip(claims.items(), parts, strict=True)
     )
     return MeanRecipe(members=tuple(members), part=part)

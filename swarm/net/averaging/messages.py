@@ -62,8 +62,6 @@ class GroupFormed(AveragerMessage):
 class RoundEnded(AveragerMessage):
     lost: str = ""
     """Why the round was lost; empty when it was not."""
-    opposed: bool = False
-    """It was lost since its two members stop (swarm.core.gradient_checks.pair_conflict)."""
     not_finite: bool = False
     """It was lost since my own tensors are not finite."""
     members: tuple[str, ...] = ()
@@ -80,6 +78,8 @@ class RoundEnded(AveragerMessage):
     """Members to which p2pd carried parts."""
     mean: bytes = b""
     """Digest of the mean."""
+    named: dict[str, tuple[str, ...]] = {}
+    """Members -> those that have proof against them."""
     marks: dict[str, bytes] = {}
     """Announced marks of each member whose gradient counts."""
     spans: tuple[tuple[int, int], ...] = ()

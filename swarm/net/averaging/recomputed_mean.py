@@ -15,8 +15,8 @@ from hivemind.averaging.partition import TensorPartContainer
 
 from swarm.core.gradient_checks.norm_screening import Allowance, AnnouncedNorm, screened_weights
 from swarm.core.gradient_checks.step_recipe import MeanRecipe
-from swarm.net.averaging.clipping import combine
 from swarm.net.averaging.codec import Codec
+from swarm.net.averaging.weighted_mean import weighted_mean
 from swarm.norm import norm
 
 
@@ -27,7 +27,6 @@ def mean_again(
     these members made it; `groups` are those of the run's whole batch."""
     codec, mean = Codec(compression), torch.empty_like(vectors[0])
     claims = [AnnouncedNorm(one.weight, one.norm, one.usual) for one in recipe.members]
-    out = [k for k, one in enumerate(recipe.members) if one.out]
     judged = screened_weights(claims, groups)
     fractions, weights = [one.share for one in recipe.members], [one.weight for one in judged]
     of_each = [
@@ -45,5 +44,5 @@ def mean_again(
                     its = codec.read(codec.compress(its), its.shape)
                     share *= allowed[k].take(norm(its))
                 come.append(its * share if share != 1 else its)
-            part.copy_(codec.as_sent(combine(come, weights, out).value)[1])
+            part.copy_(codec.as_sent(weighted_mean(come, weights))[1])
     return mean

@@ -27,7 +27,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swarm.core.gradient_checks.norm_screening import Usual
-from swarm.core.gradient_checks.opposition import Opposition
+from swarm.core.gradient_checks.reducer_checks import Presences
 from swarm.limits import EVENT_LIMIT, FRAME_LIMIT, REASON_LIMIT, RECORD_LIMIT, RECORD_SECONDS, cut
 from swarm.net.memory.links import Alone, Dials, Links, Passage
 from swarm.net.memory.rounds import Hands, Meetings, MemberAnnouncements, RoundHistory, Waits
@@ -513,7 +513,7 @@ class MemoryAverager:
     def __init__(self, network: MemoryNetwork, me: PeerId) -> None:
         self._network = network
         self._me = me
-        self._kept = RoundHistory(Usual(), Opposition())
+        self._kept = RoundHistory(Usual(), Presences())
         self._announced = MemberAnnouncements()
 
     def check(self, against: Collection[PeerId], key: int) -> None:

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from blake3 import blake3
 
 from swarm.core.agreement import shares
-from swarm.core.gradient_checks.clipping import Agreement, Cosines
+from swarm.core.gradient_checks.inner_products import InnerProducts
+from swarm.core.gradient_checks.majority import named_by_most
 from swarm.core.gradient_checks.norm_screening import (
     Allowance,
     AnnouncedNorm,
@@ -35,11 +36,9 @@ from swarm.core.gradient_checks.norm_screening import (
     once,
     screened_weights,
 )
-from swarm.core.gradient_checks.opposition import Opponents, Opposition, left_out
-from swarm.core.gradient_checks.pair_conflict import PairConflict
-from swarm.core.gradient_checks.reducer_checks import presence
+from swarm.core.gradient_checks.reducer_checks import Presences, presence
 from swarm.net.memory.links import Dials, Links, Passage
-from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
+from swarm.net.ports import Average, NotFinite, RoundLost
 from swarm.settings.config import Averaging
 from swarm.types import PeerId
 
@@ -66,7 +65,7 @@ class RoundHistory(NamedTuple):
     """A member's memory of its rounds."""
 
     usual: Usual
-    presences: Opposition
+    presences: Presences
     """Of its part in each reducer's means."""
 
 
@@ -114,11 +113,8 @@ class Meeting:
         settings: Averaging,
         groups: int,
         values: int,
-        opposition: Opponents,
-        conflict: PairConflict,
     ) -> None:
-        self._links, self._dials = links, dials
-        self._settings, self._opposition, self._conflict = settings, opposition, conflict
+        self._links, self._dials, self._settings = links, dials, settings
         self._values = values
         self._groups = groups
         self.seats: dict[PeerId, Seat] = {}
@@ -185,8 +181,8 @@ class Meeting:
             return
         self.exchanging = True
         seats, size = list(self.seats.values()), self._size()
-        doubted = {one.peer: one.kept.presences.against(self.seats) for one in seats}
-        self._false = frozenset(map(PeerId, left_out(doubted)))
+        doubted = {one.peer: one.kept.presences.doubted(self.seats) for one in seats}
+        self._false = frozenset(map(PeerId, named_by_most(doubted)))
         for (one, its), (other, theirs) in permutations(self._reduced().items(), 2):
             self._send(one, other, its + theirs)
         # Parts go out to their reducers and come back: twice the slowest link of the ring.
@@ -238,12 +234,9 @@ class Meeting:
             self._break("the members' tensors differ in shape")
             return
         members = frozenset(seat.peer for seat in seats)
-        if why := self._conflict.found(members):
-            self._conflict.forget()
-            self._break(why, Opposed)
-            return
-        named: dict[str, Collection[str]] = {seat.peer: members & seat.announced.against for seat in seats}
-        against = {*self._opposition.against(members), *left_out(named)}
+        named = {seat.peer: members & seat.announced.against for seat in seats}
+        by = {peer: its for peer in members if (its := [one for one in named if peer in named[one]])}
+        against = named_by_most(named)
         out = [k for k, seat in enumerate(seats) if seat.peer in against]
         claims = once([seat.claim for seat in seats], [seat.announced.marks for seat in seats], out)
         if not sum(claim.weight for claim in claims) > 0:
@@ -252,14 +245,12 @@ class Meeting:
         judged, reduced = screened_weights(claims, self._groups), self._reduced()
         sketches = {seat.peer: _sketches(seat, seats) for seat in seats}
         told = [flat(seat.tensors) for seat in seats] if any(seat.announced.hands for seat in seats) else []
-        shares, cosines = _average(seats, judged, out)
+        _average(seats, judged)
         if told:
             _handed(seats, told, judged, spans(reduced, len(told[0])), largest_mean_norm(claims, judged))
-        self._opposition.add(cosines)
-        self._conflict.add(cosines, {seat.peer: seat.claim for seat in seats}, self._groups)
         self._end()
         now = asyncio.get_running_loop().time()
-        scaled = {seat.peer: share for seat, share in zip(seats, shares, strict=True) if share < 1}
+        scaled = {seat.peer: one.share for seat, one in zip(seats, judged, strict=True) if one.share < 1}
         marks = {
             seat.peer: seat.announced.marks for seat, one in zip(seats, claims, strict=True) if one.weight > 0
         }
@@ -267,8 +258,19 @@ class Meeting:
             mine = reduced[seat.peer]
             passed = {peer: mine + its for peer, its in reduced.items() if peer != seat.peer}
             seat.kept.usual.add(other.claim.norm for other in seats)
-            its = self._false, digest(seat.tensors), sketches[seat.peer]
-            seat.settle(Average(members, now - seat.since, passed, scaled, marks, *its))
+            seat.settle(
+                Average(
+                    members,
+                    now - seat.since,
+                    passed,
+                    scaled,
+                    marks,
+                    false=self._false,
+                    named=by,
+                    mean=digest(seat.tensors),
+                    sketches=sketches[seat.peer],
+                )
+            )
 
     def _call_at(self, when: float, then: Callable[[], None]) -> None:
         """Let the meeting's timer be this one."""
@@ -276,10 +278,10 @@ class Meeting:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_at(when, then)
 
-    def _break(self, reason: str, kind: type[RoundLost] = RoundLost) -> None:
+    def _break(self, reason: str) -> None:
         self._end()
         for seat in self.seats.values():
-            seat.settle(kind(f"{reason}; nothing was averaged"))
+            seat.settle(RoundLost(f"{reason}; nothing was averaged"))
 
     def _end(self) -> None:
         self.over = True
@@ -299,8 +301,6 @@ class Meetings:
         has."""
         self._links, self._dials = links, dials
         self._settings, self._groups, self._values = settings, groups, values
-        self._opposition, self._conflict = Opponents(), PairConflict()
-        """Of all members: one result is made for all."""
         self._meetings: dict[tuple[int, str], list[Meeting]] = {}
         """Version and weights -> meetings."""
 
@@ -360,7 +360,7 @@ class Meetings:
                 break
         else:
             network = self._links, self._dials, self._settings
-            meeting = Meeting(*network, self._groups, self._values, self._opposition, self._conflict)
+            meeting = Meeting(*network, self._groups, self._values)
             meetings.append(meeting)
         meeting.take(seat)
         return meeting
@@ -408,24 +408,16 @@ def _sketches(seat: Seat, seats: Sequence[Seat]) -> Sketches | None:
     return found._replace(members={peer: found.of(vector) for peer, vector in flat.items()})
 
 
-def _average(
-    seats: list[Seat], judged: list[ScreenedWeight], out: Collection[int]
-) -> tuple[list[float], dict[str, Cosines]]:
+def _average(seats: Sequence[Seat], judged: Sequence[ScreenedWeight]) -> None:
     """Replace all tensors in place by sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer
-    ids, so that it is one result for all; by the clipped mean where some are far from it, and without those
-    at `out`. Returns the remaining part of each member's gradient, 1 for one that is not to be named, and the
-    cosines of each with the others'."""
-    from swarm.net.averaging.clipping import Seen, combine
+    ids, so that it is one result for all."""
+    from swarm.net.averaging.weighted_mean import weighted_mean
 
-    seen = [Seen() for _ in seats]
     for k in range(len(seats[0].tensors)):
         parts = [seat.tensors[k].float() * one.share for seat, one in zip(seats, judged, strict=True)]
-        made = combine(parts, [one.weight for one in judged], out)
-        for seat, its, kept, agreement in zip(seats, seen, made.kept, made.agreements, strict=True):
-            its.add(kept, agreement)
-            seat.tensors[k].copy_(made.value)
-    cosines: dict[str, Cosines] = {seat.peer: its.cosines for seat, its in zip(seats, seen, strict=True)}
-    return [one.share * its.share for one, its in zip(judged, seen, strict=True)], cosines
+        mean = weighted_mean(parts, [one.weight for one in judged])
+        for seat in seats:
+            seat.tensors[k].copy_(mean)
 
 
 # --- members that reduce falsely ----------------------------------------------------------------------------
@@ -479,7 +471,7 @@ def presences(
     found = dict[str, float]()
     for peer, span in cut.items():
         mine, mean = part[span], has[span]
-        agreement = Agreement(float(mine @ mean), float(mine @ mine), float(mean @ mean))
-        if agreement.mine * share > 0:
-            found[peer] = presence(agreement, share)
+        products = InnerProducts(float(mine @ mean), float(mine @ mine), float(mean @ mean))
+        if products.one * share > 0:
+            found[peer] = presence(products, share)
     return found

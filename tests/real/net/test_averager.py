@@ -19,8 +19,7 @@ import pytest
 from process_tree import ended
 
 from swarm.core.agreement.shares import LARGE_PART, LARGEST_PART, MANY, SEVERAL, USUAL_PART
-from swarm.core.gradient_checks import pair_conflict
-from swarm.core.gradient_checks.opposition import LEAST
+from swarm.core.gradient_checks.reducer_checks import LEAST
 from swarm.net.averaging import averager
 from swarm.net.averaging.codec import SCALE
 from swarm.net.uplink import connections
@@ -79,7 +78,7 @@ class Peer:
         self.tell(**command)
         return self.receive()
 
-    def begin(self, version, peers, fill=1.0, weight=1.0, deadline=10.0, marks=b"", key=0):
+    def begin(self, version, peers, fill=1.0, weight=1.0, deadline=10.0, marks=b"", key=0, against=()):
         self.tell(
             do="average",
             version=version,
@@ -89,6 +88,7 @@ class Peer:
             deadline=deadline,
             marks=marks.hex(),
             key=key,
+            against=list(against),
         )
 
     def through_p2pd(self):
@@ -435,48 +435,25 @@ def test_of_two_members_with_one_group_one_counts(trio):
     assert_averaged(answers, trio, 1.5 if left_out == trio[2].me else 2.5)
 
 
-@pytest.fixture
-def strangers(trio):
-    """Peers that remember no round with each other, before and after."""
-    for peer in trio:
-        peer.ask(do="renew")
-    yield trio
-    for peer in trio:
-        peer.ask(do="renew")
+def test_a_member_that_most_others_name_does_not_count(trio):
+    liar = trio[2].me
 
-
-def test_the_groups_of_one_that_opposes_the_others_do_not_count(strangers):
-    """Once the others have seen that for LEAST rounds."""
-
-    def one_round(peers, fills):
+    def one_round(naming):
         version = next(versions)
-        for k, (peer, fill) in enumerate(zip(peers, fills, strict=True)):
-            peer.begin(version, peers, fill, marks=f"group..{k}".encode())
-        return [peer.receive() for peer in peers]
+        for k, (peer, fill) in enumerate(zip(trio, (1.0, 1.0, -1.0), strict=True)):
+            named = [liar] if peer in naming else []
+            peer.begin(version, trio, fill, marks=f"group..{k}".encode(), against=named)
+        return [peer.receive() for peer in trio]
 
-    for _ in range(LEAST):
-        answers = one_round(strangers, (1.0, 1.0, -1.0))
-        assert all(len(answer["counting"]) == 3 for answer in answers)
-    answers = one_round(strangers, (1.0, 1.0, -1.0))
-    assert_averaged(answers, strangers, 1.0)
-    assert all(answer["counting"] == sorted(peer.me for peer in strangers[:2]) for answer in answers)
-
-
-def test_two_that_oppose_each_other_lose_one_round_alike(strangers):
-    """Once both have seen that, and it takes as long to see it again."""
-    pair = strangers[:2]
-    for _ in range(pair_conflict.LEAST):
-        assert all("members" in answer for answer in round_of(pair, (1.0, -1.0)))
-    assert all(pair_conflict.OPPOSED in answer["lost"] for answer in round_of(pair, (1.0, -1.0)))
-    assert all("members" in answer for answer in round_of(pair, (1.0, -1.0)))
-
-
-def test_two_of_which_one_is_far_longer_lose_one_round_alike(strangers):
-    pair = strangers[:2]
-    for _ in range(pair_conflict.FEW):
-        assert all("members" in answer for answer in round_of(pair, (1.0, 50.0)))
-    assert all(pair_conflict.UNEQUAL in answer["lost"] for answer in round_of(pair, (1.0, 50.0)))
-    assert all("members" in answer for answer in round_of(pair, (1.0, 50.0)))
+    for answer in one_round(trio[:1]):
+        assert len(answer["counting"]) == 3 and answer["named"] == {liar: [trio[0].me]}
+    answers = one_round(trio[:2])
+    assert_averaged(answers, trio, 1.0)
+    for answer in answers:
+        assert answer["counting"] == sorted(peer.me for peer in trio[:2])
+        assert {peer: sorted(by) for peer, by in answer["named"].items()} == {
+            liar: sorted(peer.me for peer in trio[:2])
+        }
 
 
 def test_values_that_float16_does_not_hold_are_averaged(trio):

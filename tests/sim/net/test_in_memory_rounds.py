@@ -69,8 +69,8 @@ def test_a_weight_beyond_the_batch_counts_as_a_share_of_it() -> None:
     with_peers(lambda network, links, *peers: promise(peers, BatchSize().groups))
 
 
-def test_the_groups_of_one_that_opposes_the_others_do_not_count() -> None:
-    promise = averager_properties.the_groups_of_one_that_opposes_the_others_do_not_count
+def test_a_member_that_most_others_name_does_not_count() -> None:
+    promise = averager_properties.a_member_that_most_others_name_does_not_count
     with_peers(lambda network, links, *peers: promise(peers))
 
 

@@ -14,13 +14,13 @@ import msgspec
 import pytest
 import torch
 from broken_rounds import Broken, Watched, assert_one_release_of_each
-from role_swarms import EPOCH, Told, scenario
+from role_swarms import EPOCH, Told, scenario, without_rechecks
 from rows import nightly
 
 from peers.runtime.heartbeats import Heartbeats
 from peers.runtime.releases.exchange import ReleaseExchange
 from swarm.core.agreement.rounds import Cause
-from swarm.events import Averaged, Lost, Moved, Noted, Trained
+from swarm.events import NOT_FINITE, Averaged, Lost, Moved, Noted, RoundBroke, Trained
 from swarm.learn.learners.learner import Learner
 from swarm.net.memory.network import MemoryAverager, MemoryGossip
 from swarm.net.ports import Average, NotFinite
@@ -105,8 +105,11 @@ def test_a_learner_that_is_left_out_does_not_step_before_a_round_of_most_that_su
     assert max(event.version for event in told.of(Trained)) > 18
 
 
-def test_the_gradient_of_one_that_died_is_waited_for_until_it_is_lost() -> None:
+def test_the_gradient_of_one_that_died_is_waited_for_until_it_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A gradient takes half a minute, and would be waited for twice as long."""
+    without_rechecks(monkeypatch)
     crash = Fault(at=105.0, fault="crash", peer="learner-2")
     run = {"batch": BatchSize(groups=9, close_after=3.0), "averaging": Averaging()}
     played = scenario(3.2, (3, 6), crash, **run)
@@ -160,6 +163,7 @@ def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow_releases(monkeypatch, 1.0)
+    without_rechecks(monkeypatch)
     watched = Watched(monkeypatch)
     step, prepare = Learner.step, ReleaseExchange.prepare
     order: dict[int, int] = {}
@@ -199,17 +203,16 @@ def test_a_learner_that_names_releases_which_never_come_does_not_stop_the_others
     assert max(event.version for event in told.of(Trained, "learner-0")) >= 6
 
 
-def test_a_gradient_that_is_not_finite_goes_to_its_step_at_once_which_refuses_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_batch_whose_gradient_is_not_finite_is_dropped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuses(*_: Any) -> None:
         raise NotFinite("my own tensors are not finite")
 
     monkeypatch.setattr(MemoryAverager, "average", refuses)
-    told = Told(scenario(0.5, (2, 3)))
+    told = Told(scenario(0.3, (2, 3)))
     causes = Counter((event.peer, event.cause) for event in told.of(Moved))
-    assert min(causes[f"learner-{number}", Cause.ALONE] for number in (0, 1)) > 3
-    assert not any(cause == Cause.ROUND_BROKE for _, cause in causes)
+    assert min(causes[f"learner-{number}", Cause.BATCH_REFUSED] for number in (0, 1)) > 1
+    assert not any(cause in (Cause.ALONE, Cause.ROUND_BROKE) for _, cause in causes)
+    assert all(event.reason.startswith(NOT_FINITE) for event in told.of(RoundBroke))
 
 
 def test_a_learner_is_told_once_whose_port_for_parts_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:

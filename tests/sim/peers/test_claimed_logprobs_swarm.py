@@ -93,7 +93,7 @@ def lower(by: float | None) -> Any:
 
 
 def final_reward(told: Told) -> float:
-    rewards = [event.metrics["reward"] for event in told.of(Trained)]
+    rewards = [event.metrics["reward"] for event in told.of(Trained) if event.groups]
     return sum(rewards[-8:]) / 8
 
 

@@ -31,7 +31,7 @@ ATTACKS: dict[str, Callable[[Release], tuple[int, Digest]]] = {
 
 @cache
 def attacked(attack: str) -> tuple[Event, ...]:
-    told, heard = list[Event](), Overheard()
+    told, heard = list[Event](), Overheard(3)
     one = Attacked(attack="a next version of its own", defended=True, seconds=18.0)
     with mock.patch.dict(RELEASES, {one.attack: ATTACKS[attack]}):
         World(

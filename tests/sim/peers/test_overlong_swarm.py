@@ -27,7 +27,7 @@ def test_learners_that_penalise_agree_and_samplers_claim_the_rewards_of_the_task
         return found(checks, peer, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Rechecks, "found", compared)
-    one = Attacked(attack="honest", defended=True, seconds=8.0, gradients=True, learners=2)
+    one = Attacked(attack="honest", defended=True, seconds=8.0, learners=2)
     scenario = adversaries.scenario(one)
     penalty = ObjectiveSettings(name="reinforce", overlong="penalty")
     run = msgspec.structs.replace(scenario.run, objective=penalty)
@@ -35,7 +35,7 @@ def test_learners_that_penalise_agree_and_samplers_claim_the_rewards_of_the_task
         scenario, run=run, peers={Role.SEED: 1, Role.LEARNER: 2, Role.SAMPLER: 6}
     )
     World(
-        scenario, lambda peer: adversaries.spawn(peer, one, adversaries.Overheard()), sinks=[told.append]
+        scenario, lambda peer: adversaries.spawn(peer, one, adversaries.Overheard(1)), sinks=[told.append]
     ).run()
     trained = [event.metrics["reward"] for event in told if isinstance(event, Trained)]
     sampled = [event.reward for event in told if isinstance(event, Sampled)]

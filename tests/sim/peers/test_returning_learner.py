@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from role_swarms import EPOCH, Told, scenario, seconds
+from role_swarms import EPOCH, Told, scenario, seconds, without_rechecks
 from rows import nightly
 
 from peers.learner.agreement.common_round import CommonRound
@@ -134,7 +134,10 @@ def test_who_falls_in_is_in_the_next_round_with_what_it_learnt_ahead() -> None:
     assert_is_in_the_next_round(undisturbed()[0], overlap=True)
 
 
-def test_who_learns_nothing_ahead_is_in_the_next_round_too(tmp_path: Path) -> None:
+def test_who_learns_nothing_ahead_is_in_the_next_round_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_rechecks(monkeypatch)
     assert_is_in_the_next_round(returning(tmp_path, overlap=False), overlap=False)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from role_swarms import EPOCH, Told, scenario, seconds
+from role_swarms import EPOCH, Told, scenario, seconds, without_rechecks
 from rows import nightly
 
 from peers.commands import sim
@@ -112,6 +112,7 @@ def test_who_gets_a_rounds_average_after_its_release_steps_by_it_too(monkeypatch
         return outcome
 
     monkeypatch.setattr(MemoryAverager, "average", late)
+    without_rechecks(monkeypatch)
     told = Told(scenario(0.7, (2, 6)))
     steps = {(event.peer, event.version): event.at for event in told.of(Trained) if event.members == 2}
     released = {event.release.version: event.at for event in told.of(Released, "learner-0")}

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from nouns import beat, group
+from role_swarms import without_rechecks
 from rows import nightly
 from still_host import still_host
 from torch import Tensor
@@ -67,6 +68,7 @@ class Watched:
                 return watched._step(self, vector)
 
         monkeypatch.setattr(sim, "of_mode", lambda run: Shown)
+        without_rechecks(monkeypatch)
         run = Run(
             name="union",
             task=TaskSettings(name="toy"),

@@ -75,7 +75,7 @@ def test_who_is_late_at_first_is_in_the_rounds_later() -> None:
     """Nobody knows its speed, so it is late for the first rounds; who takes that for staying away is in other
     rounds than those who do not."""
     told = list[Event]()
-    World(scene(4, 2.5, 1.5), sim.spawn, sinks=[told.append]).run()
+    World(scene(4, 2.5, 2.5), sim.spawn, sinks=[told.append]).run()
     assert not [event for event in told if isinstance(event, Unreached)]
     rounds = [len(event.members) for event in told if isinstance(event, Averaged)]
     assert set(rounds[-12:]) == {4}

@@ -21,7 +21,6 @@ from dashboard.fold.state import SwarmState
 from dashboard.serve.terminal import render
 from dashboard.views import Problem, Row
 from swarm import events as happened
-from swarm.core.gradient_checks.pair_conflict import OPPOSED, UNEQUAL
 from swarm.membership.identity import human_name
 from swarm.protocol import RESTING, Phase, Role
 from swarm.settings.config import Stop
@@ -53,9 +52,6 @@ class Happenings:
             swarm.phases[peer] = Phase.PAUSED
         elif what == "works":
             swarm.phases.pop(peer, None)
-        elif what == "is frozen":
-            reason = f"{UNEQUAL if seconds < 20 else OPPOSED}; nothing was averaged"
-            swarm.emit(happened.RoundBroke, peer, version=1, reason=reason, until=swarm.now + seconds)
         elif what == "is longer":
             swarm.far ^= {peer}
         elif away or peer == swarm.window or peer not in swarm.roles:
@@ -119,7 +115,7 @@ def _denied_of(row: Row, one: Problem, text: str) -> Iterator[str]:
         yield f"{row.name} rests"
     if row.revoked and one.key.startswith("no ") and "revoked" not in text:
         yield f"{row.name} was revoked"
-    if "harm" in text and not (one.key == "frozen" and "point away" in text):
+    if "harm" in text:
         yield f"the size of a gradient is no sign of {row.name}'s will"
     if row.status != "left" and re.search(rf"{row.name}, the last one, left", text):
         yield f"{row.name} has not left"
@@ -144,7 +140,7 @@ def _condition_denied(state: SwarmState, text: str, alive: list[Row]) -> Iterato
             yield f"{len(workers) - len(counted)} strangers in the table"
 
 
-KINDS = "goes on,comes,rests,works,dies,leaves,is revoked,is longer,is frozen,window stops".split(",")
+KINDS = "goes on,comes,rests,works,dies,leaves,is revoked,is longer,window stops".split(",")
 _happenings = st.tuples(
     st.sampled_from(KINDS), st.sampled_from(PEERS), st.sampled_from([0.5, 2.0, 4.5, 7.0, 31.0, 90.0])
 )
