@@ -298,16 +298,13 @@ class CaughtUp(Event):
 
 class Forked(Event):
     """A learner took release `version`, which its own last one is not part of: `versions` of its line after
-    version `since`, trained on `groups`, do not count any more, or were merged; the oldest has the weights
-    `first`."""
+    version `since`, trained on `groups`, do not count any more; the oldest has the weights `first`."""
 
     version: int
     since: int
     versions: int
     groups: int
     first: Digest
-    share: Finite = 0.0
-    """Of its policy in `version`, which is the mean of both lines; 0: it does not count."""
 
 
 Estimates = Annotated[dict[Word, Estimate], Meta(max_length=16)]

@@ -210,13 +210,6 @@ class Patch(Struct):
     """Bytes of the file."""
 
 
-class Merge(Struct):
-    """The second parent of a release: the last version of a line that gave way and was averaged into it."""
-
-    version: Count
-    weights: Root
-
-
 class Release(Struct, tag="release"):
     """A published policy version: the only way in which weights reach others. Its publisher signs it."""
 
@@ -237,8 +230,6 @@ class Release(Struct, tag="release"):
     patches: Annotated[tuple[Patch, ...], Meta(max_length=2)] = ()
     """From the version before, and at a rung of the ladder (swarm.core.agreement.patch_path) from the one
     below, or from version 0."""
-    merged: Merge | None = None
-    """Of a version that is no step; `groups` are then those that only the merged line was trained on."""
 
 
 class TrainedStep(Struct):

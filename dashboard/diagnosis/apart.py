@@ -118,25 +118,19 @@ def forked(s: Situation) -> Iterator[Problem]:
             continue
         names = listed([s.name(peer) for peer in fork.learners])
         lost = f"{some(fork.versions, 'version')} of {names} with {some(fork.groups, 'group')}"
-        merged = fork.share > 0
         yield problem(
             f"forked {fork.first}",
             "warning",
             (
-                f"Learners trained apart after version {fork.since}: {lost} "
-                + (
-                    f"are {fork.share:.0%} of version {fork.version}." if merged else "do not count any more."
+                f"Learners trained apart after version {fork.since}: {lost} do not count any more.",
+                (
+                    "The swarm was cut in two and both parts made versions; when they met, the other part's"
+                    f" line counted, with version {fork.version}."
                 ),
-                "The swarm was cut in two and both parts made versions; when they met, "
-                + (
-                    "the mean of both lines, by their groups, became the next version."
-                    if merged
-                    else f"the other part's line counted, with version {fork.version}."
+                (
+                    "Nothing now: all go on from one policy, and groups inside the window are trained again."
+                    f" If it comes again, look at the network of {names} at the time when it was silent."
                 ),
-                "Nothing now: all go on from one policy, and "
-                + ("no group is" if merged else "groups inside the window are")
-                + f" trained again. If it comes again, look at the network of {names} at the time when it was"
-                " silent.",
             ),
             [peer for one in fork.learners if (peer := s.state.peers.get(one)) is not None],
             fork.last,

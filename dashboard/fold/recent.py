@@ -133,7 +133,7 @@ class OpenFault:
 
 @dataclass(slots=True)
 class Parted:
-    """A line of versions that does not count any more, or was merged."""
+    """A line of versions that does not count any more."""
 
     since: int
     """The last version that both lines have."""
@@ -143,8 +143,6 @@ class Parted:
     """At which the other line was taken."""
     versions: int = 0
     groups: int = 0
-    share: float = 0.0
-    """Of it in the version that merged both lines; 0: it does not count."""
     last: float = 0.0
     """When a learner last reported it."""
     learners: dict[PeerId, None] = field(default_factory=dict)
@@ -355,7 +353,6 @@ class Recent:
         fork.versions = max(fork.versions, int(number(event.versions)))
         fork.groups = max(fork.groups, int(number(event.groups)))
         fork.version, fork.last = int(number(event.version)), now
-        fork.share = max(fork.share, number(event.share, high=1.0))
         if len(fork.learners) < MARKS:
             fork.learners[event.peer] = None
         self.forks[since, first] = fork

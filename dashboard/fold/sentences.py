@@ -128,13 +128,11 @@ def _caught_up(event: happened.CaughtUp, name: Namer) -> News:
 
 def _forked(event: happened.Forked, name: Namer) -> News:
     lost = f"{some(event.versions, 'version')} with {some(event.groups, 'group')}"
-    became = (
-        f"merged both lines into version {event.version}: {lost} are {event.share:.0%} of it."
-        if event.share > 0
-        else f"took version {event.version}: {lost} do not count any more."
+    text = (
+        f"{name(event.peer)} trained apart after version {event.since} and took version {event.version}:"
+        f" {lost} do not count any more."
     )
-    text = f"{name(event.peer)} trained apart after version {event.since} and {became}"
-    return News(f"forked {event.peer}", "info" if event.share > 0 else "warning", text, (event.peer,))
+    return News(f"forked {event.peer}", "warning", text, (event.peer,))
 
 
 def _evaluated(event: happened.Evaluated, name: Namer) -> News:

@@ -21,11 +21,11 @@ from swarm import events
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.learners.base_learner import BaseLearner
 from swarm.protocol import Kind, Part
-from swarm.types import Digest, Merge, Release, Struct
+from swarm.types import Digest, Release, Struct
 
 
 class Progress(Struct):
-    """The origin of a learner's version: its groups, members and parents. A checkpoint holds it besides
+    """The origin of a learner's version: its groups, members and parent. A checkpoint holds it besides
     weights and optimizer, so that the learner can release that version as it would have been released
     before."""
 
@@ -35,7 +35,6 @@ class Progress(Struct):
     """How many averaged for it; 0 where that is not known."""
     groups: int = 0
     """How many were trained on for it."""
-    merged: Merge | None = None
     stepped: bool = False
     """By a step of this learner; otherwise it loaded the version."""
 
@@ -50,7 +49,7 @@ class Begun(NamedTuple):
 
 def progress_of(release: Release) -> Progress:
     """The origin of a release."""
-    return Progress(release.parent, release.learners, release.groups, release.merged)
+    return Progress(release.parent, release.learners, release.groups)
 
 
 class Checkpoints:

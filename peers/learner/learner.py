@@ -442,11 +442,11 @@ class LearnerPeer:
         await self.next_gradient.idle()
         await self.checkpoints.written()
 
-    async def _hold_loaded(self, made_of: Progress, had: Point, merged: bool = False) -> None:
-        """Hold and compare the version that I loaded, or `merged` and am to release; before I had `had`."""
+    async def _hold_loaded(self, made_of: Progress, had: Point) -> None:
+        """Hold and compare the version that I loaded; before I had `had`."""
         draft = self.host.releases.draft
         snapshot = await self.host.ports.work.run(Kind.COPY, self.learner.snapshot, draft)
-        self.own_release.begin(snapshot, made_of, [self.host.ports.me] if merged else ())
+        self.own_release.begin(snapshot, made_of)
         await self.own_release.packed()
         self.trained.loaded(made_of, *had)
         if self.recorder.works:  # a record continues from this learner's state

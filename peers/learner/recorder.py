@@ -8,8 +8,8 @@
 
 A state begins a line of steps that follow one another; where this learner loads a release, a new state does.
 Steps are removed with the state below them, once `peer.learner.record` newer ones are there. Not recorded,
-since one peer alone cannot recompute them: mergers of two lines, and steps whose batch another member does
-not serve. Not handled here: recomputing a version (peers.commands.journals.remake).
+since one peer alone cannot recompute them: steps whose batch another member does not serve. Not handled here:
+recomputing a version (peers.commands.journals.remake).
 """
 
 from __future__ import annotations

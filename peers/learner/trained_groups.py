@@ -78,7 +78,7 @@ class TrainedGroups:
         self._steps = GroupLog(host, folder and folder / "trained", SEGMENT_BYTES, 8 * SEGMENT_BYTES, "steps")
         # a group of a step that is not on the disk would be trained again
         self._groups = GroupLog(host, folder and folder / "groups", SEGMENT_BYTES, most, after=self._steps)
-        self._ledger = TrainedLedger(host.releases.known, host.releases.lines.lineage.parents, host.ports.me)
+        self._ledger = TrainedLedger(host.releases.known, host.releases.lines.lineage.parent, host.ports.me)
         self._segments: dict[int, tuple[int, float]] = {}
         """Segment -> (newest version of a group in it, when that was released)."""
         self._step_segments: dict[int, int] = {}
@@ -234,11 +234,11 @@ class TrainedGroups:
             self._stepped_bytes -= _bytes(self._stepped.popleft())
 
     def loaded(self, made_of: Progress, had: int, weights: Digest) -> None:
-        """My version was loaded, or merged; before I had version `had` with these weights."""
+        """My version was loaded; before I had version `had` with these weights."""
         if self._follows:
             self._ledger.name(had, weights)
         self._follows = False
-        policy = HeldPolicy(*self._at(), made_of.parent, made_of.merged)
+        policy = HeldPolicy(*self._at(), made_of.parent)
         if made_of.stepped:
             self._ledger.resume(policy)
         self._loaded.put_nowait(policy)
@@ -410,22 +410,19 @@ class TrainedGroups:
     async def _receive(self, policy: HeldPolicy) -> None:
         """Ask the other learners for the steps of the policy, each except for those that it reported with the
         last policy."""
-        host = self._host
-        if (release := host.releases.named(policy.version, policy.weights)) is not None:
-            await host.releases.lines.complete(release, policy.version - host.config.run.window.versions)
-        line, gaps = self._ledger.line(policy)
+        line, gap = self._ledger.line(policy)
         others = sorted(self._others())
         self._reported_lines = {
             peer: points for peer, points in self._reported_lines.items() if peer in others
         }
-        since = {peer: self._since(peer, policy, line, gaps) for peer in others}
+        since = {peer: self._since(peer, policy, line, gap) for peer in others}
         if self._found:  # the disk may have refused steps with these
             since |= dict.fromkeys(self._seeds(), 0)
         reports = await asyncio.gather(*map(self._ask, since, since.values()))  # rounds wait for the slowest
         steps = [step for its in reports for step in its or () if step.version <= policy.version]
         unnamed = (step for step in steps if not step.weights)  # a seed has no names for them
         self._ledger.receive((*steps, *named(unnamed, self._host.releases.announced()).values()))
-        now = frozenset(self._ledger.line(policy)[0])
+        now = frozenset(self._ledger.line(policy)[0].items())
         self._reported_lines |= {
             peer: now for peer, steps in zip(others, reports, strict=False) if steps is not None
         }
@@ -437,11 +434,11 @@ class TrainedGroups:
         """Each with its incarnation."""
         return {peer: beat.incarnation for peer, beat in self._host.roster if beat.role is Role.SEED}
 
-    def _since(self, peer: PeerId, policy: HeldPolicy, line: set[Point], gaps: set[Point]) -> int:
+    def _since(self, peer: PeerId, policy: HeldPolicy, line: Mapping[int, Digest], gap: Point | None) -> int:
         """The version from whose step on a learner is asked."""
         reported = self._reported_lines.get(peer, frozenset())
-        new = min((version for version, _ in line - reported), default=policy.version)
-        return max(0, new - 1) if gaps <= reported else 0
+        new = min((version for version, _ in line.items() - reported), default=policy.version)
+        return max(0, new - 1) if gap is None or gap in reported else 0
 
     async def _report_again(self) -> None:
         """Report to seeds that were cut off or have restarted, until cancelled."""

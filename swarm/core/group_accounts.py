@@ -1,7 +1,6 @@
 """The fate of every acknowledged group, and whether the versions are one line: read from peers' journals.
 
-    Judged admit      acknowledged          Released    the line: from the newest release back by its parents,
-                                                        of which a merge has two
+    Judged admit      acknowledged          Released    the line: from the newest release back by its parents
     Stepped           trained, where its version is of the line
     Dropped           refused after all
     Found, Returned, Started      which peer holds an untrained group
@@ -12,8 +11,8 @@ own journal has it, where another peer took it, or where a release that counts i
 announce any version. A group is lost when no peer that had it in its last life trained, refused or still
 holds it: groups found on a disk are held until their learner's next step from a release of the line. A
 learner's own view of its groups after a crash does not count: steps are compared with the releases that
-count. So a group that a learner drops as trained by its own step, which it merged, is held until its next
-step, too: that policy may be lost with it.
+count. So a group that a learner drops as trained by its own step is held until its next step, too: that
+policy may be lost with it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from functools import cached_property, reduce
 from itertools import pairwise
 from operator import or_
 
-from swarm.core.agreement.lineage import Point, ancestry, parents
+from swarm.core.agreement.lineage import Point, parent_of
 from swarm.core.agreement.releases import rank
 from swarm.core.agreement.trained import made_by, mark
 from swarm.core.intake.admission import REPEATED
@@ -71,8 +70,6 @@ class JournalAudit:
     """The newest version."""
     forked: tuple[int, ...]
     """Versions with two digests."""
-    merged: tuple[int, ...]
-    """Versions that merged two lines."""
     gaps: tuple[range, ...]
     """Versions of which no journal has the release; one range can be of any number."""
 
@@ -160,7 +157,7 @@ class Account:
             if (point := left.pop()) in found or point not in self.announced:
                 continue
             found[point] = self.announced[point]
-            left += [each for one in found[point] for each in parents(one.version, one.parent, one.merged)]
+            left += [each for one in found[point] if (each := parent_of(one.version, one.parent))]
         by_version = defaultdict[int, list[Release]](list)
         for (version, _), its in sorted(found.items()):
             by_version[version] += its
@@ -179,13 +176,6 @@ class Account:
             if not same:
                 same = self._of((version, max(self.releases[version], key=rank).weights))
             above, weights = version, _add(same, found)
-        merged = [one.merged for its in [*found.values()] for one in its if one.merged]
-        while merged:
-            one = merged.pop()
-            point = one.version, one.weights
-            while point not in found and (same := self._of(point)):
-                merged += [each.merged for each in same if each.merged]
-                point = point[0] - 1, _add(same, found)
         return found
 
     def held_beside(self, line: Line) -> set[str]:
@@ -281,25 +271,6 @@ def _add(same: list[Release], line: Line) -> Digest:
     return same[0].parent
 
 
-def _doubled(trained: Mapping[str, Sequence[Point]], line: Line) -> dict[str, tuple[int, ...]]:
-    """Groups that a policy was trained on twice -> in which versions. Where both lines of a merge were
-    trained on one, the mean has it once: by each line's share of it."""
-
-    def before(point: Point) -> tuple[Point, ...]:
-        its = line.get(point, ())
-        return parents(point[0], its[0].parent, its[0].merged) if its else ()
-
-    def twice(points: Sequence[Point]) -> bool:
-        below = (ancestry(point, before)[0] - {point} for point in points)
-        return len({*points}) < len(points) or any(not one.isdisjoint(points) for one in below)
-
-    return {
-        each: tuple(sorted(version for version, _ in points))
-        for each, points in trained.items()
-        if len(points) > 1 and twice(points)
-    }
-
-
 def short(group: str) -> str:
     return mark(group).hex()
 
@@ -312,7 +283,11 @@ def audit(*journals: Iterable[AnyEvent]) -> JournalAudit:
     line = account.line()
     held = set[str]().union(*account.held.values(), *account.found.values(), account.held_beside(line))
     trained = account.trained(line)
-    doubled = _doubled(trained, line)
+    doubled = {
+        each: tuple(sorted(version for version, _ in points))
+        for each, points in trained.items()
+        if len(points) > 1
+    }
     untrained = [group for group in account.admitted if short(group) not in trained]
     waiting = [group for group in untrained if group in held]
     why = {group: account.dropped.get(group, DUPLICATE) for group in untrained if group not in held}
@@ -329,9 +304,6 @@ def audit(*journals: Iterable[AnyEvent]) -> JournalAudit:
         doubled=doubled,
         versions=newest,
         forked=tuple(sorted(version for version, its in digests.items() if len(its) > 1)),
-        merged=tuple(
-            sorted({version for (version, _), its in line.items() if any(one.merged for one in its)})
-        ),
         gaps=tuple(range(one + 1, other) for one, other in pairwise(known) if other > one + 1),
     )
 

@@ -253,10 +253,6 @@ class Releasing(Section):
     keep: Count = 4
     """Newest versions whose bytes a seed holds on its disk; at most as many older ones stay while they are
     fetched. Other peers hold two at most. Lower it for large models on small disks."""
-    fork: Literal["longest", "merge"] = "longest"
-    """What becomes of two lines of versions when parts of a swarm that lost each other meet again: the
-    `longest` counts, and groups of the other one that are inside the window are trained again; `merge`, where
-    they parted within the window, makes their mean the next version (docs/faults.md)."""
     checkpoint_every: Count = 10
     """Versions between two checkpoints of a learner. A restarted learner catches up from its last one: raise
     it where a checkpoint is large, set 1 where a lone learner must lose nothing."""

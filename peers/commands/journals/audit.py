@@ -55,7 +55,6 @@ def _lines(found: JournalAudit) -> Iterator[str]:
     yield f"  trained twice       {len(doubled)}{_some(doubled)}"
     yield f"versions              {found.versions}"
     yield f"  with two digests    {len(found.forked)}{_some(map(str, found.forked))}"
-    yield f"  merges of two lines {len(found.merged)}{_some(map(str, found.merged))}"
     gaps = [
         f"{gap.start}" if gap.stop == gap.start + 1 else f"{gap.start}-{gap.stop - 1}" for gap in found.gaps
     ]

@@ -19,7 +19,6 @@ import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from peers.learner.agreement.merging import Merging
 from peers.learner.agreement.other_bytes import OtherBytes
 from peers.learner.agreement.other_learners import OtherLearners
 from peers.learner.agreement.own_release import Had, OwnRelease
@@ -63,16 +62,15 @@ class CatchUp:
         other_learners: OtherLearners,
         transfer: StateTransfer,
         next_gradient: NextGradient,
-        hold: Callable[[Progress, Point, bool], Awaitable[None]],
+        hold: Callable[[Progress, Point], Awaitable[None]],
         unused: Callable[[], Awaitable[None]],
     ) -> None:
-        """`hold(made_of, had, merged)`: hold what I loaded, or merged, after I had that point; `unused()`:
-        wait while the policy is read."""
+        """`hold(made_of, had)`: hold what I loaded after I had that point; `unused()`: wait while the policy
+        is read."""
         self._host, self._learner, self._transfer = host, learner, transfer
         self._next_gradient, self._hold = next_gradient, hold
         self._own_release, self._other_learners = own_release, other_learners
         self._other_bytes = OtherBytes(host, own_release)
-        self._merging = Merging(host, learner, own_release, other_learners)
         self._taken = asyncio.Queue[tuple[Release, Had]]()
         self._no_state_before = -math.inf
         """The time until which no state is asked for."""
@@ -98,21 +96,15 @@ class CatchUp:
         return self._other_learners.at_release(release) is not None
 
     async def fetch(self) -> Cause:
-        """Load the better release, once nothing uses my policy, and merge what I had with it where that is
-        worth it."""
+        """Load the better release, once nothing uses my policy."""
         had, host = self._own_release.had(), self._host
-        await self._merging.keep(had)
         if (taken := await self._take(had)) is None:
             return Cause.FETCH_FAILED
         if not had.is_of_its_round(taken):
             host.releases.doubts.votes.witness.took()
-        merged = await self._merging.merge(taken)
-        await self._hold_taken(merged or progress_of(taken), taken, had, merged is not None)
-        if merged is None:
-            self._took(taken, had)
-        else:
-            await self._merging.released()
-        joins = merged is None and self._synced and self._own_release.is_settled()
+        await self._hold_taken(taken, had)
+        self._took(taken, had)
+        joins = self._synced and self._own_release.is_settled()
         host.status.early = host.status.early or joins
         host.beat_now()
         return Cause.SYNCED if joins else Cause.LOADED
@@ -139,14 +131,14 @@ class CatchUp:
         self._other_learners.set_syncing(False)
         self._taken.put_nowait((taken, had))
 
-    async def _hold_taken(self, made_of: Progress, taken: Release, had: Had, merged: bool) -> None:
-        """Hold what I took, or merged with it, and a gradient of it or of the version before."""
+    async def _hold_taken(self, taken: Release, had: Had) -> None:
+        """Hold what I took, and a gradient of it or of the version before."""
         held = self.meanwhile.held
-        if held is not None and held.weights == taken.weights and not merged:
+        if held is not None and held.weights == taken.weights:
             return
-        if held is None or held.weights != made_of.parent:
+        if held is None or held.weights != taken.parent:
             self._next_gradient.give_back()
-        await self._hold(made_of, had[:2], merged)
+        await self._hold(progress_of(taken), had[:2])
 
     async def run(self) -> None:
         """Emit the fate of each version that this learner had, beside the round, until cancelled: where two
@@ -207,7 +199,7 @@ class CatchUp:
         loaded."""
         if not await self._load_weights(release, weights):
             return False
-        await self._hold(progress_of(release), had, False)
+        await self._hold(progress_of(release), had)
         return True
 
     async def _load(self) -> Release | None:

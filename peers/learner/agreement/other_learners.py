@@ -15,7 +15,6 @@ from peers.runtime.host import Host
 from peers.runtime.releases.votes import HEARD
 from swarm import events
 from swarm.core.agreement.batch_shares import batch_shares, in_groups, worth_waiting
-from swarm.core.agreement.lineage import Point
 from swarm.core.agreement.missed_rounds import MissedRounds
 from swarm.core.agreement.rounds import State
 from swarm.core.agreement.solo_turns import GOSSIP_SECONDS, SoloTurns
@@ -221,11 +220,6 @@ class OtherLearners:
         here = (peer for peer, beat in beats.items() if (beat.version, beat.weights) == point)
         found = (peer for peer in here if beats[peer].phase is not Phase.SYNCING)
         return release.publisher if release.publisher in beats else next(found, None)
-
-    def at_point(self, point: Point) -> list[PeerId]:
-        """Other learners that are at this version with these weights, and work."""
-        beats = ((peer, beat) for peer, beat in self._all_beats().items() if beat.phase not in RESTING)
-        return [peer for peer, beat in beats if (beat.version, beat.weights) == point]
 
     def batch_closed_elsewhere(self) -> bool:
         """Another learner at my version has closed its batch: then a smaller batch in the common round is

@@ -23,7 +23,7 @@ from peers.learner.agreement.next_release import NextRelease
 from peers.learner.agreement.other_learners import OtherLearners
 from peers.learner.checkpoints import Progress
 from peers.runtime.host import Host
-from swarm.core.agreement.lineage import Point, parents
+from swarm.core.agreement.lineage import Point
 from swarm.core.agreement.releases import publishers, rank
 from swarm.learn.files.weights import Snapshot
 from swarm.learn.learners.base_learner import BaseLearner
@@ -41,7 +41,7 @@ class Had(NamedTuple):
     members: Collection[PeerId]
     """Of the round that made it; empty where it was loaded."""
     released: Point
-    """The version itself; where it was not released the one that it merged, or else the one before."""
+    """The version itself; where it was not released the one before."""
 
     def is_of_its_round(self, release: Release) -> bool:
         """Whether another member released a result of the same round: the same groups, but other bytes."""
@@ -84,9 +84,9 @@ class OwnRelease:
     def had(self) -> Had:
         """My version, as it is now."""
         version, known = self.learner.version, self.host.releases.lines.lineage.knows
-        mine, of = (version, self.weights), self.made_of
-        released = mine if version <= 0 or known(mine) else parents(version, of.parent, of.merged)[-1]
-        return Had(version, self.weights, of.parent, self._members, released)
+        mine, parent = (version, self.weights), self.made_of.parent
+        released = mine if version <= 0 or known(mine) else (version - 1, parent)
+        return Had(version, self.weights, parent, self._members, released)
 
     # --- mine and others' -----------------------------------------------------------------------------------
 
@@ -244,11 +244,7 @@ class OwnRelease:
         if self._prepared is None:
             made_of = self.made_of
             prepared = await self.host.releases.prepare(
-                packed,
-                parent=made_of.parent,
-                learners=made_of.learners,
-                groups=made_of.groups,
-                merged=made_of.merged,
+                packed, parent=made_of.parent, learners=made_of.learners, groups=made_of.groups
             )
             if self._packed is not packed:
                 return None

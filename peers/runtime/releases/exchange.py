@@ -49,7 +49,7 @@ from swarm.protocol import Kind, Role, Service, Topic
 from swarm.settings.config import Config
 from swarm.storage.image import Draft
 from swarm.storage.weights import Weights
-from swarm.types import Beat, Digest, Fetching, Merge, Patch, PeerId, Release
+from swarm.types import Beat, Digest, Fetching, Patch, PeerId, Release
 
 STORE_EVERY = 10.0
 """Seconds between two retries of refused writes."""
@@ -111,12 +111,10 @@ class ReleaseExchange:
         blocks = await self.blobs.take(weights.version, weights.blocks, made_here=True)
         return Weights(weights.version, blocks)
 
-    async def prepare(
-        self, weights: Weights, *, parent: Digest, learners: int, groups: int, merged: Merge | None = None
-    ) -> Release:
+    async def prepare(self, weights: Weights, *, parent: Digest, learners: int, groups: int) -> Release:
         """The release of my weights, which are held, that I would announce. Its patches are made and held."""
         patches = await self.patches.make(weights, parent)
-        return self._release(weights, parent, learners, groups, patches, merged)
+        return self._release(weights, parent, learners, groups, patches)
 
     async def publish(
         self,
@@ -139,7 +137,6 @@ class ReleaseExchange:
         learners: int,
         groups: int,
         patches: tuple[Patch, ...] = (),
-        merged: Merge | None = None,
     ) -> Release:
         return Release(
             version=weights.version,
@@ -151,7 +148,6 @@ class ReleaseExchange:
             groups=groups,
             released=self._kernel.now(),
             patches=patches,
-            merged=merged,
         )
 
     async def announce(self, release: Release) -> None:

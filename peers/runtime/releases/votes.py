@@ -180,8 +180,6 @@ class ReleaseVotes:
         at, mine = (release.version, release.weights), self._mine
         if release.publisher == kernel.ports.me or at in (mine, self._made) or at[0] < mine[0]:
             return False
-        if release.merged is not None and kernel.config.run.release.fork == "merge":
-            return False
         heard = kernel.roster.since(release.publisher)
         since, other = kernel.now() if heard is None else heard, bool(self._why(release))
         members = self.witness.members(release.version)

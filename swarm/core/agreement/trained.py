@@ -5,21 +5,20 @@
 
 A step is in the line when the line has its weights at its version, or a release that its round made: by one
 of its members, of as many learners, from the same parent (another member's step along the same average may
-differ in its last bits). A merge has two lines below it (swarm.core.agreement.lineage): the steps of both are
-in it. Where a line is not known far enough down, or the origin of a release in it is unknown, an own step
-counts as part of it until that is known (`unsure`): a group can be lost that way, and is not trained twice.
-Not handled here: the groups' further handling (peers.learner.trained_groups).
+differ in its last bits). Where a line is not known far enough down, or the origin of a release in it is
+unknown, an own step counts as part of it until that is known (`unsure`): a group can be lost that way, and is
+not trained twice. Not handled here: the groups' further handling (peers.learner.trained_groups).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from swarm.core.agreement.lineage import Parents, Point, ancestry, parents
-from swarm.types import MARK_BYTES, Digest, Merge, PeerId, Release, TrainedStep
+from swarm.core.agreement.lineage import Parent, Point, ancestry, parent_of
+from swarm.types import MARK_BYTES, Digest, PeerId, Release, TrainedStep
 
 KnownReleases = Callable[[int, Digest], Sequence[Release]]
 """(version, weights) -> the announced releases with them."""
@@ -41,14 +40,13 @@ class HeldPolicy(NamedTuple):
     version: int
     weights: Digest
     parent: Digest
-    merged: Merge | None = None
 
 
 class TrainedLedger:
     """The steps of the last versions, mine and others'."""
 
-    def __init__(self, known: KnownReleases, announced: Parents, me: PeerId) -> None:
-        """`announced`: the known parents of releases."""
+    def __init__(self, known: KnownReleases, announced: Parent, me: PeerId) -> None:
+        """`announced`: the known parent of a release."""
         self._known, self._announced, self._me = known, announced, me
         self._oldest = 0
         """Version below which steps are forgotten."""
@@ -113,44 +111,42 @@ class TrainedLedger:
         steps = (step for step in (made | self._others | own).values() if step.version >= since)
         return sorted(steps, key=lambda step: step.version)
 
-    def line(self, policy: HeldPolicy) -> tuple[set[Point], set[Point]]:
-        """(the releases that a policy is made of, as far as steps are remembered; those of them with unknown
-        parents)."""
+    def line(self, policy: HeldPolicy) -> tuple[dict[int, Digest], Point | None]:
+        """(version -> weights of the releases that a policy is made of, as far as steps are remembered; the
+        last of them where its parent is unknown)."""
         stepped = {(step.version, step.weights): step.parent for step in self.mine if step.weights}
         stepped |= {key: step.parent for key, step in self._others.items()}
 
-        def before(point: Point) -> Iterable[Point]:
+        def before(point: Point) -> Point | None:
             if point == policy[:2] and policy.parent:
-                return parents(policy.version, policy.parent, policy.merged)
+                return parent_of(policy.version, policy.parent)
             parent = stepped.get(point)
-            return self._announced(point) or (parents(point[0], parent, None) if parent else ())
+            return self._announced(point) or (parent_of(point[0], parent) if parent else None)
 
         return ancestry(policy[:2], before, max(0, self._oldest - 1))
 
     def split(self, policy: HeldPolicy) -> tuple[list[TrainedStep], list[TrainedStep]]:
         """(steps that are in the policy's line, mine and others' that are not)."""
-        line, gaps = self.line(policy)
-        mine = [step for step in self.mine if self._is_in(step, line, gaps) is not False]
-        theirs = [step for key, step in self._others.items() if key in line]
+        line, gap = self.line(policy)
+        mine = [step for step in self.mine if self._is_in(step, line, gap) is not False]
+        theirs = [step for key, step in self._others.items() if key in line.items()]
         lost = [step for step in self.mine if step not in mine]
-        away = [step for key, step in self._others.items() if key not in line]
-        return [*mine, *theirs], [*lost, *(step for step in away if self._is_in(step, line, gaps) is False)]
+        away = [step for key, step in self._others.items() if key not in line.items()]
+        return [*mine, *theirs], [*lost, *(step for step in away if self._is_in(step, line, gap) is False)]
 
     def unsure(self, policy: HeldPolicy) -> list[TrainedStep]:
         """My steps that count as part of the policy's line only because that is unknown."""
-        line, gaps = self.line(policy)
-        return [step for step in self.mine if self._is_in(step, line, gaps) is None]
+        line, gap = self.line(policy)
+        return [step for step in self.mine if self._is_in(step, line, gap) is None]
 
-    def _is_in(self, step: TrainedStep, line: Collection[Point], gaps: Collection[Point]) -> bool | None:
+    def _is_in(self, step: TrainedStep, line: Mapping[int, Digest], gap: Point | None) -> bool | None:
         """None: unknown here."""
-        if (step.version, step.weights) in line and self._made(step):
+        if (step.version, step.weights) in line.items() and self._made(step):
             return True
-        if step.version < max((version for version, _ in gaps), default=0):
-            return None
-        from_it = (step.version - 1, step.parent) in line
-        same = [point for point in line if point[0] == step.version and (from_it or point in gaps)]
-        made = [self._has_made(step, point) for point in same]
-        return True if True in made else None if None in made else False
+        if step.version not in line:
+            return None if gap is not None and step.version < gap[0] else False
+        point, from_it = (step.version, line[step.version]), (step.version - 1, step.parent) in line.items()
+        return self._has_made(step, point) if from_it or point == gap else False
 
     def _made(self, step: TrainedStep) -> bool:
         """Not where its weights are those of a release of others: steps from one version along gradients of
@@ -161,8 +157,8 @@ class TrainedLedger:
 
     def _has_made(self, step: TrainedStep, point: Point) -> bool | None:
         """None: it may have."""
-        before, announced = tuple(self._announced(point)), self._known(*point)
-        if before and before != parents(step.version, step.parent, None):
+        before, announced = self._announced(point), self._known(*point)
+        if before is not None and before != parent_of(step.version, step.parent):
             return False  # no step made it, or one from another version
         if step.weights and len(step.members) <= 1:
             return False  # members of a round may differ in last bits, and each knows only its own result
@@ -215,7 +211,7 @@ def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
 
 
 def made_by(members: Sequence[PeerId], parent: Digest, release: Release) -> bool:
-    """Whether a round of `members` from `parent` may have made this release: a merge is no step. A release
-    from a checkpoint without the number of members has 0 learners."""
-    count = release.learners in (0, len(members)) and release.merged is None
+    """Whether a round of `members` from `parent` may have made this release. One from a checkpoint without
+    the number of members has 0 learners."""
+    count = release.learners in (0, len(members))
     return release.publisher in members and count and release.parent == parent

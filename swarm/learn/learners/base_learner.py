@@ -300,25 +300,6 @@ class BaseLearner(ABC):
 
         return restore
 
-    def masters(self) -> dict[str, Tensor]:
-        """Name -> trained weights of my version in float32, copies on the CPU."""
-        with self._dumped() as tensors:
-            weights = {name: value for name, value in tensors.items() if name.startswith("weight/")}
-            return {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
-
-    def merge(self, masters: Mapping[str, Tensor], share: float) -> None:
-        """The next version: the mean of this learner's trained weights and of `masters` of this model, which
-        count by `share`, 0 to 1. In float32: the changes at a learning rate of 1e-6 are mostly below a
-        release's bf16.
-
-        The moments stay this learner's: they belong to the last steps of the line that counts, and most
-        learners have them. A mean of two sets would be the gradients of neither line.
-        """
-        tensors, _ = checkpoint.unpack(self.state())
-        mean = {name: tensors[name].lerp(value, share) for name, value in masters.items()}
-        self._load_tensors(tensors | mean, self._steps)
-        self.version += 1
-
     def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
         """Write a checkpoint: complete, or the one before stays. The random state of torch is part of it."""
         self.checkpoint(extra)(folder)

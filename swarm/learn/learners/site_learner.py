@@ -197,8 +197,8 @@ class SiteLearner(Learner):
         yield self._optimizer.dump() | anchor | {MOMENTUM: self._momentum}
 
     def _load_tensors(self, tensors: dict[str, Tensor], steps: int) -> None:
-        """Training since the version is carried over to another learner's state, or a mean with it, as to a
-        release; after a load of this learner's own checkpoint its groups come again."""
+        """Training since the version is carried over to another learner's state as to a release; after a load
+        of this learner's own checkpoint its groups come again."""
         for name in (MOMENTUM, RESIDUAL):
             found = tensors.get(name)
             if found is None and name == RESIDUAL:

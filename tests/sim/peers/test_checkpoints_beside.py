@@ -75,7 +75,7 @@ def test_each_version_is_saved_as_it_was_stepped_to(
 def test_no_state_changes_while_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Literal["butterfly", "sites"]
 ) -> None:
-    """Learners step, are cut off, take releases and states, and merge; checkpoints take four seconds."""
+    """Learners step, are cut off, and take releases and states; checkpoints take four seconds."""
     writing, changed = set[int](), Counter[str]()
     write = Checkpoints._write
 
@@ -95,16 +95,16 @@ def test_no_state_changes_while_it_is_written(
         monkeypatch.setattr(kind, name, changes)
 
     monkeypatch.setattr(Checkpoints, "_write", writes)
-    for name in ("step", "load", "load_state", "merge"):
+    for name in ("step", "load", "load_state"):
         watch(Learner, name)
-    for name in ("load", "merge", "step_locally", "outer_step", "undo_steps"):
+    for name in ("load", "step_locally", "outer_step", "undo_steps"):
         watch(SiteLearner, name)
     sides = ("learner-1",), ("learner-[02]", "s*")
     faults = Fault(at=12, fault="partition", between=sides), Fault(at=32, fault="repair", between=sides)
     averaging = Averaging(match=2.0, deadline=6.0, chunk=3.0, mode=mode, local_steps=3)
-    releasing = Releasing(checkpoint_every=1, fork="merge")
+    releasing = Releasing(checkpoint_every=1)
     plain = scenario(0.9, (3, 6), *faults, averaging=averaging, release=releasing)
     told = Told(msgspec.structs.replace(plain, prices=plain.prices | {"save": seconds(4.0)}), tmp_path)
     assert len(told.of(Saved)) > 10
-    own = {"butterfly": {"step", "merge"}, "sites": {"step_locally", "outer_step"}}
+    own = {"butterfly": {"step"}, "sites": {"step_locally", "outer_step"}}
     assert changed.keys() >= {"load", "load_state"} | own[mode]

@@ -5,24 +5,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from patch_swarms import BYTES, SIZE, Swarm, among
 
-from peers.learner.agreement.merging import Merging
 from peers.runtime.host import Host
 from peers.sampler.engine_calls import EngineCalls
 from swarm.learn.files import weights
-from swarm.learn.learners.learner import Learner
-from swarm.learn.models.tabular import Tabular
-from swarm.protocol import Role
 from swarm.sample.toy import ToyEngine
-from swarm.settings.config import Config, Optimizer, Run
+from swarm.settings.config import Config
 from swarm.storage.blocks import BLOCK, Blocks, Damaged
 from swarm.storage.weights import Weights
-from swarm.types import Digest
 
 
 def on_disk(swarm: Swarm, folder: Path) -> Host:
@@ -59,23 +53,6 @@ def test_an_engine_loads_no_damaged_release_and_what_is_damaged_is_fetched_again
         assert await swarm.take(sampler, release) < 1.1 * BLOCK
         await EngineCalls(sampler).load(engine, await sampler.releases.fetch(release))
         assert engine.version == 0 and not swarm.blamed
-
-    among(promise)
-
-
-def test_a_learner_that_merges_fetches_a_damaged_release_of_its_own_again(tmp_path: Path) -> None:
-    async def promise(swarm: Swarm) -> None:
-        host = swarm.host("learner-9", shelf=tmp_path, role=Role.LEARNER)
-        host.releases.blobs._disk = host.releases.patches.files._disk = None
-        learner = Learner(Tabular(), Run(optimizer=Optimizer(lr=0.1)))
-        learner.version = 5
-        packed = await host.releases.pack(learner.snapshot(host.releases.draft).packed)
-        release = await host.releases.publish(packed, parent=Digest("0" * 64), learners=1, groups=4)
-        change(tmp_path / release.weights, 900)
-        nothing: Any = None
-        merging = Merging(host, learner, nothing, nothing)
-        await merging._copy((5, release.weights))
-        assert merging._mine is None and not host.releases.has(release.weights)
 
     among(promise)
 

@@ -238,7 +238,7 @@ def test_a_release_whose_line_somebody_shows_ends_the_count_of_those_from_nothin
         assert not host.releases.candidates.is_disbelieved(announce(host, from_nothing(52)))
 
     async def shown() -> Fork:
-        return Fork(9, (), 1, 1)
+        return Fork(9, (), 1)
 
     hearing(scene, 10, 10, 10)
 

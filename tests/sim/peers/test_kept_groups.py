@@ -56,7 +56,6 @@ from swarm.types import (
     Digest,
     Heads,
     PeerId,
-    Release,
     Task,
     TrainedQuery,
     TrainedStep,
@@ -693,14 +692,14 @@ def test_a_learner_is_asked_from_the_first_step_on_that_it_did_not_tell() -> Non
     async def main() -> None:
         async with memory() as network:
             trained, peer = trained_in(network, None, [9]), PeerId("learner-1")
-            line = {(version, digest(version)) for version in (6, 7, 8, 9)}
-            gaps, policy = {(6, digest(6))}, HeldPolicy(9, digest(9), digest(8))
-            assert trained._since(peer, policy, line, gaps) == 0, "it told nothing"
-            trained._reported_lines[peer] = frozenset(point for point in line if point[0] <= 7)
-            assert trained._since(peer, policy, line, gaps) == 7
-            assert trained._since(peer, policy, line, gaps | {(8, digest(8))}) == 0
-            trained._reported_lines[peer] = frozenset(line)
-            assert trained._since(peer, policy, line, gaps) == 8
+            line = {version: digest(version) for version in (9, 8, 7, 6)}
+            gap, policy = (6, digest(6)), HeldPolicy(9, digest(9), digest(8))
+            assert trained._since(peer, policy, line, gap) == 0, "it told nothing"
+            trained._reported_lines[peer] = frozenset(point for point in line.items() if point[0] <= 7)
+            assert trained._since(peer, policy, line, gap) == trained._since(peer, policy, line, None) == 7
+            assert trained._since(peer, policy, line, (8, digest(8))) == 0
+            trained._reported_lines[peer] = frozenset(line.items())
+            assert trained._since(peer, policy, line, gap) == 8
 
     run(main())
 
@@ -732,25 +731,23 @@ def test_a_learner_that_opens_its_disk_answers_and_knows_its_own_releases(tmp_pa
     run(main())
 
 
-def test_what_is_not_known_is_asked_for_again_while_nothing_is_loaded_and_lines_before_steps() -> None:
+def test_what_is_not_known_is_asked_for_again_while_nothing_is_loaded() -> None:
     async def main() -> None:
         async with memory() as network:
             trained, asked = trained_in(network, None, [9]), list[Any]()
-            host, policy = trained._host, HeldPolicy(9, digest(9), digest(8))
-            newest = release(version=9, weights=digest(9))
+            host, other = trained._host, PeerId("learner-1")
 
-            async def complete(one: Release, since: int) -> None:
-                asked.append((one, since))
+            async def ask(learner: PeerId, since: int) -> None:
+                asked.append((learner, since))
 
-            host.releases.named = lambda *point: newest if point == policy[:2] else None  # type: ignore[method-assign]
-            host.releases.lines.complete = complete  # type: ignore[method-assign]
+            trained._ask = ask  # type: ignore[method-assign]
             running = network.tasks.create_task(trained.run())
             await host.ports.clock.sleep(1.5 * host.config.run.pace.patience)
             assert not asked
             trained._unread = [KeptGroup(admitted=0.0, rewards=(1.0, 0.0), group=group(1))]
-            host.roster.receive(PeerId("learner-1"), beat(), host.now())
+            host.roster.receive(other, beat(), host.now())
             await host.ports.clock.sleep(host.config.run.pace.patience)
-            assert asked == [(newest, 9 - 2)] and waiting(trained) == [1] and not trained._unread
+            assert asked == [(other, 0)] and waiting(trained) == [1] and not trained._unread
             running.cancel()
 
     run(main())

@@ -349,7 +349,7 @@ def fork_of(
 
 
 def test_the_publisher_is_asked_for_an_unknown_line_and_then_one_holder() -> None:
-    line = Fork(5, (), 0, 1 + 2)
+    line = Fork(5, (), 0)
     assert fork_of(("learner-7", LINE), ("learner-8", LINE)) == (line, ["learner-7"], [])
     assert fork_of(("learner-7", None), ("learner-8", LINE)) == (line, ["learner-8"], [])
     assert fork_of(("learner-7", b"junk"), ("learner-8", LINE)) == (

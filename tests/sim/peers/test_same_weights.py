@@ -37,7 +37,6 @@ def test_a_learner_at_the_same_weights_of_another_version_is_not_at_this_one() -
             assert found == [(1, SAME, "other"), (2, SAME, "other")]
             learners = OtherLearners(mine, lambda: 2)
             for version, there in ((1, []), (2, ["other"])):
-                assert learners.at_point((version, SAME)) == there
                 announced = release(version=version, weights=SAME, publisher="gone")
                 assert learners.at_release(announced) == (there[0] if there else None)
 

@@ -72,7 +72,7 @@ def giver(*heard: tuple[PeerId, Phase]) -> PeerId | None:
 
 def test_one_that_has_the_weights_alone_is_not_asked_for_a_state() -> None:
     assert giver((FALLS, Phase.MATCHING)) == FALLS and giver((FALLS, Phase.SYNCING)) is None
-    assert giver((FALLS, Phase.SYNCING), (WAITS, Phase.SYNCING)) == WAITS, "it merges, or will have it"
+    assert giver((FALLS, Phase.SYNCING), (WAITS, Phase.SYNCING)) == WAITS, "it will have it"
 
 
 def test_who_takes_over_a_state_gives_none() -> None:

@@ -8,7 +8,7 @@ from nouns import group, release
 
 from swarm.core.agreement.lineage import Line, Lineage
 from swarm.core.agreement.trained import HeldPolicy, TrainedLedger, mark, marks_of
-from swarm.types import Digest, Merge, PeerId, Release, TrainedStep
+from swarm.types import Digest, PeerId, Release, TrainedStep
 
 ME, OTHER = PeerId("learner-0"), PeerId("learner-1")
 
@@ -35,7 +35,7 @@ def ledger(
         lambda version, weights: [
             one for one in releases if (one.version, one.weights) == (version, weights)
         ],
-        lineage.parents,
+        lineage.parent,
         ME,
     )
     for each in mine:
@@ -43,9 +43,8 @@ def ledger(
     return made
 
 
-def lost(of: TrainedLedger, version: int, weights: str, parent: str = "", merged: str = "") -> list[int]:
-    merge = Merge(version=version - 1, weights=digest(merged)) if merged else None
-    policy = HeldPolicy(version, digest(weights), Digest(parent * 64), merge)
+def lost(of: TrainedLedger, version: int, weights: str, parent: str = "") -> list[int]:
+    policy = HeldPolicy(version, digest(weights), Digest(parent * 64))
     return [each.version for each in of.split(policy)[1]]
 
 
@@ -196,39 +195,19 @@ def test_steps_below_a_version_are_forgotten() -> None:
     assert [each.version for each in mine.mine] == [3, 4]
 
 
-def test_steps_of_a_line_that_was_merged_are_in_it_and_later_ones_are_not() -> None:
+def test_steps_beside_the_policys_line_are_lost() -> None:
     theirs = (
         release(version=1, weights=digest("a"), parent=digest("0"), publisher=OTHER),
         release(version=2, weights=digest("b"), parent=digest("a"), publisher=OTHER),
     )
     mine = ledger(step(1, "0", "1"), step(2, "1", "2"), step(3, "2", "3"), releases=theirs)
     assert lost(mine, 3, "c", "b") == [1, 2, 3]
-    assert lost(mine, 3, "c", "b", merged="2") == [3]
 
 
-def test_steps_below_a_merged_version_that_nobody_tells_of_count_as_trained() -> None:
-    other = release(version=2, weights=digest("b"), parent=digest("a"), publisher=OTHER)
-    mine = ledger(step(1, "0", "1"), step(2, "1", "2"), releases=(other,))
-    assert lost(mine, 3, "c", "b", merged="e") == [2]
-
-
-def test_no_step_made_a_merge() -> None:
-    merged = release(
-        version=2,
-        weights=digest("2"),
-        parent=digest("1"),
-        publisher=ME,
-        merged=Merge(version=1, weights=digest("e")),
-    )
-    assert lost(ledger(step(2, "1"), releases=(merged,)), 2, "2") == [2]
-
-
-def test_no_step_made_a_merge_that_others_tell_of() -> None:
-    weights = tuple(map(digest, "3210"))
-    merge = Line(weights=weights, groups=(1, 0, 1, 1), merges=((2, 1, digest("a")),))
-    steps = step(1, "0", "a"), step(2, "a", groups=b"not made")
-    mine = ledger(*steps, told=merge, version=3)
-    assert lost(mine, 3, "3") == [2] and not mine.unsure(HeldPolicy(3, digest("3"), Digest("")))
+def test_no_step_from_another_version_made_one_that_others_tell_of() -> None:
+    told = Line(weights=tuple(map(digest, "3210")), groups=(1, 1, 1, 1))
+    mine = ledger(step(1, "0", "a"), step(2, "a", groups=b"not made"), told=told, version=3)
+    assert lost(mine, 3, "3") == [1, 2] and not mine.unsure(HeldPolicy(3, digest("3"), Digest("")))
 
 
 def test_a_step_alone_of_an_earlier_life_made_what_i_released_and_nothing_else() -> None:

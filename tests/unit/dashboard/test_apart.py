@@ -14,7 +14,7 @@ from swarm import events as happened
 from swarm.types import Digest, PeerId
 
 
-def forked(peer: PeerId, at: float, versions: int = 162, share: float = 0.0) -> happened.Forked:
+def forked(peer: PeerId, at: float, versions: int = 162) -> happened.Forked:
     return happened.Forked(
         at=at,
         peer=peer,
@@ -23,7 +23,6 @@ def forked(peer: PeerId, at: float, versions: int = 162, share: float = 0.0) -> 
         versions=versions,
         groups=8 * versions,
         first=Digest("f" * 64),
-        share=share,
     )
 
 
@@ -58,22 +57,6 @@ def test_the_event_is_a_sentence() -> None:
     assert news is not None and news.text == (
         "brisk-umber-otter trained apart after version 200 and took version 363: 162 versions with 1296"
         " groups do not count any more."
-    )
-
-
-def test_a_merge_is_told_with_the_share_that_each_line_has() -> None:
-    (problem,) = problems(forked(LEARNERS[0], 9.0, share=0.36))
-    assert "162 versions" in problem.text and "are 36% of version 363" in problem.text
-    assert "mean of both lines" in problem.cause and "no group is trained again" in problem.todo
-    news = sentence_of(forked(LEARNERS[0], 9.0, share=0.36), lambda _: "brisk-umber-otter")
-    assert (
-        news is not None
-        and news.level == "info"
-        and news.text
-        == (
-            "brisk-umber-otter trained apart after version 200 and merged both lines into version 363: 162"
-            " versions with 1296 groups are 36% of it."
-        )
     )
 
 

@@ -15,7 +15,7 @@ from swarm.core.intake.admission import REPEATED
 from swarm.events import Adopted, Dropped, Found, Judged, Released, Returned, Snapped, Started, Stepped
 from swarm.journal import to_line
 from swarm.protocol import Role
-from swarm.types import Digest, Merge, PeerId, Verdict
+from swarm.types import Digest, PeerId, Verdict
 
 ONE, TWO, SAMPLER = PeerId("learner-0"), PeerId("learner-1"), PeerId("sampler-0")
 
@@ -60,7 +60,6 @@ def released(
     at: float,
     by: PeerId = ONE,
     learners: int = 1,
-    merged: Merge | None = None,
 ) -> Released:
     made = release(
         version=version,
@@ -69,7 +68,6 @@ def released(
         publisher=by,
         learners=learners,
         released=NOW + at,
-        merged=merged,
     )
     return Released(at=NOW + at, peer=by, release=made)
 
@@ -143,9 +141,9 @@ def test_a_group_that_its_learner_lost_is_refused_where_another_one_refuses_it(
     assert found.refused == ({why: 1} if why else {}) and found.passed == bool(why)
 
 
-def test_what_a_learner_merged_before_it_died_it_holds_as_any_step_of_its_own() -> None:
-    """Nobody has the merge, which was all that had its groups."""
-    merges = [
+def test_what_a_learner_dropped_as_trained_by_its_own_step_it_holds_until_its_next_step() -> None:
+    """It went back to its own version, and the line went on from the other one."""
+    story = [
         *GOOD,
         admitted(3, 2, TWO),
         stepped(1, "0", 3, 3, by=TWO),
@@ -155,9 +153,9 @@ def test_what_a_learner_merged_before_it_died_it_holds_as_any_step_of_its_own() 
         released(2, "c", "a", 7),
         released(3, "d", "c", 8),
     ]
-    assert audit(merges).waiting == 1 and audit(merges).passed
-    assert audit([*merges, started(9, TWO)]).lost == (name(3),)
-    assert audit([*merges, stepped(4, "d", 9, by=TWO)]).lost == (name(3),)
+    assert audit(story).waiting == 1 and audit(story).passed
+    assert audit([*story, started(9, TWO)]).lost == (name(3),)
+    assert audit([*story, stepped(4, "d", 9, by=TWO)]).lost == (name(3),)
 
 
 def test_a_group_in_two_versions_or_brought_by_two_members_is_doubled() -> None:
@@ -229,29 +227,6 @@ def test_what_a_member_brought_to_a_round_that_it_believed_lost_is_trained() -> 
         Dropped(at=NOW + 3, peer=TWO, groups=(name(2),), why="duplicate"),
     ]
     assert audit(told).once == 2 and audit(told).passed
-
-
-SIDES = [
-    *GOOD,
-    admitted(3, 0, TWO),
-    stepped(1, "0", 2, 3, by=TWO),
-    released(1, "b", "0", 3, by=TWO),
-    released(2, "c", "a", 6, by=TWO, merged=Merge(version=1, weights=digest("b"))),
-]
-
-
-def test_both_lines_of_a_merge_are_trained() -> None:
-    found = audit([*SIDES, stepped(3, "c", 7), released(3, "d", "c", 8)])
-    assert (found.once, found.waiting, found.merged) == (3, 0, (2,)) and found.passed
-
-
-def test_a_group_of_both_lines_of_a_merge_is_trained_once_and_one_that_comes_again_is_doubled() -> None:
-    both = [each for each in SIDES if not isinstance(each, Stepped)]
-    both += [stepped(1, "0", 2, 1, 2), stepped(1, "0", 2, 3, 1, by=TWO)]
-    assert audit(both).passed and audit(both).once == 3
-    for group in (1, 2, 3):
-        again = [stepped(3, "c", 7, group), released(3, "d", "c", 8)]
-        assert audit([*SIDES, *again]).doubled == {name(group)[:16]: (1, 3)}
 
 
 def test_a_version_that_no_journal_has_is_a_gap() -> None:
@@ -362,7 +337,7 @@ def test_a_peer_that_moved_with_its_disk_has_two_journals() -> None:
 
 
 def test_nothing_is_an_account_of_nothing() -> None:
-    assert audit([]) == JournalAudit(0, 0, audit([]).refused, 0, (), {}, 0, (), (), ())
+    assert audit([]) == JournalAudit(0, 0, audit([]).refused, 0, (), {}, 0, (), ())
 
 
 def write(folder: Path, peer: str, *told: Any) -> None:

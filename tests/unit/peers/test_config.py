@@ -406,7 +406,7 @@ COMPUTING = {Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.AUDITOR}
     [
         ("seed", {Role.SEED, *COMPUTING}),
         ("wisdom.level", {Role.SEED, *COMPUTING}),
-        ("release.fork", {Role.SEED, *COMPUTING}),
+        ("release.keep", {Role.SEED, *COMPUTING}),
         ("sampling.top_p", COMPUTING),
         ("averaging.compression", {Role.LEARNER}),
         ("evaluation.answers", {Role.EVALUATOR}),

@@ -110,7 +110,6 @@ NOUNS = [
     types.Estimate(value=0.5, low=0.4, high=0.6),
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     types.Patch(base=Digest("a" * 64), root=Digest("b" * 64), size=1),
-    types.Merge(version=1, weights=Digest("a" * 64)),
     CONTRIBUTION,
     site_types.Contributed(groups=bytes(8), values=b"values"),
     site_types.ContributionList(
@@ -288,8 +287,8 @@ def test_a_small_frame_costs_little_memory() -> None:
 def test_unknown_fields_are_ignored_and_missing_ones_refused() -> None:
     fields = msgspec.msgpack.decode(encode(RELEASE))
     assert decode(msgspec.msgpack.encode(fields | {"colour": "green"}), Release) == RELEASE
-    # without patches the whole is fetched, and most releases merge nothing
-    for name in fields.keys() - {"type", "patches", "merged"}:
+    # without patches the whole is fetched
+    for name in fields.keys() - {"type", "patches"}:
         with pytest.raises(WireError, match=name):
             decode(
                 msgspec.msgpack.encode({key: value for key, value in fields.items() if key != name}), Release
