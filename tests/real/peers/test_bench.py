@@ -209,7 +209,7 @@ def test_faults_of_a_kind_have_a_middle_value_and_a_rare_one() -> None:
 
 
 def test_groups_of_a_swarm_under_faults_are_counted_by_their_audit() -> None:
-    found = JournalAudit(9, 5, Counter(expired=1), 2, ("aa",), {"bb": (3, 4)}, 7, (), (), ())
+    found = JournalAudit(9, 5, Counter(expired=1), 2, ("aa",), {"bb": (3, 4)}, 7, (), ())
     said = {line.what: line for line in faults._figures(Report(groups=found), faults.Plan())}
     once = said["groups trained once"]
     assert (once.value, once.other, once.note) == (5, 9, "2 wait, 1 expired")

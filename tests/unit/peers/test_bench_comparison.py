@@ -111,8 +111,8 @@ def faults_row(found: Report) -> list[Figure]:
 
 
 def test_a_swarm_that_stands_still_and_loses_groups_is_worse_than_one_that_does_not() -> None:
-    lost = JournalAudit(9, 5, Counter(), 2, ("aa",), {"bb": (3, 4)}, 7, (), (), ())
-    fine = JournalAudit(9, 9, Counter(), 0, (), {}, 7, (), (), ())
+    lost = JournalAudit(9, 5, Counter(), 2, ("aa",), {"bb": (3, 4)}, 7, (), ())
+    fine = JournalAudit(9, 9, Counter(), 0, (), {}, 7, (), ())
     bad = Report(groups=lost, stuck="no version", left=["p2pd 7"], ended=["seed"], differing={7: {"a", "b"}})
     old, new = faults_row(Report(groups=fine)), faults_row(bad)
     found = comparison.worse(comparison.changes(results(*old), results(*new, machine=BUSY)))
