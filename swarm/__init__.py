@@ -30,6 +30,6 @@ Everything else may change with any version.
 
 __version__ = "0.1.0"
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Version of everything peers say to each other; peers of different protocols refuse each other at the
 invite."""

@@ -169,8 +169,6 @@ class RoundBroke(Event):
 
     version: int
     reason: Text
-    until: Finite = 0.0
-    """Earlier programs of this protocol let two learners wait until then."""
 
 
 class Unreached(Event):

@@ -149,17 +149,7 @@ right. The pace of heartbeats and the end of a run decide none of these, and a p
 a run depends on nothing. Tables that are not here, and keys outside of tables, concern every peer that
 acts."""
 
-YOUNGER: frozenset[str] = frozenset(
-    {
-        "model.adapter",
-        "optimizer.decay",
-        "objective.overlong",
-        "objective.overlong_share",
-        "batch.refill",
-        "evaluation.samples",
-        "evaluation.sets",
-    }
-)
+YOUNGER: frozenset[str] = frozenset()
 """Settings of [run] that came with later versions of this PROTOCOL. Their defaults are the behaviour before
 them, and never change; where one is the default, a Spec leaves it out, so that older versions of this program
 find unknown settings only where they have an effect."""

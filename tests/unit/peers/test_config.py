@@ -279,7 +279,7 @@ def test_the_order_in_which_options_were_written_does_not_change_the_run() -> No
     )
 
 
-BEGUN = Path(__file__).with_name("run_of_protocol_6.json")
+BEGUN = Path(__file__).with_name("run_of_protocol_7.json")
 """The settings of a run, as the first version of this PROTOCOL wrote them."""
 
 FIRST = Run()

@@ -175,9 +175,9 @@ def test_an_invite_is_short_enough_for_a_chat_line() -> None:
 
 KEPT = {
     (
-        "swarm1aeaamavlvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvnvutuqaama4aaaca55geo3ke66m5nvefvrkhk"
+        "swarm1aeaaoavlvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvnvutuqaama4aaaca55geo3ke66m5nvefvrkhk"
         "gqfjxq243fgikxohpciotdvqciugfvtwrjamewcltfpbqw24dmmua3wo3ke66m5nvefvrkhkgqfjxq243fgikxohpciotdvqciug"
-        "fvtwrjaqeweltfpbqw24dmmua3wo3ke66m5nvefvrkhkgqfjxq243fgikxohpciotdvqciugfvtwrjq73mvgbtoclik"
+        "fvtwrjaqeweltfpbqw24dmmua3wo3ke66m5nvefvrkhkgqfjxq243fgikxohpciotdvqciugfvtwrjc7fz3hiatnrge"
     ): (
         Role.SAMPLER,
         NOW,
@@ -188,9 +188,9 @@ KEPT = {
         ),
     ),
     (
-        "swarm1aeaamaflvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvmaaaaaaaibcaainxaaaaaaaaaaaaaaaaaaaca"
+        "swarm1aeaaoaflvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvmaaaaaaaibcaainxaaaaaaaaaaaaaaaaaaaca"
         "abhnvcppgow2sc2yvdvdicu3ynonsteflxdxrehjr2ybekdc2z3iuqkcldfzsxqylnobwgkan3hnvcppgow2sc2yvdvdicu3ynon"
-        "steflxdxrehjr2ybekdc2z3iuxh22mmwi65pnc"
+        "steflxdxrehjr2ybekdc2z3iuq2c75mi4ib43v"
     ): (
         None,
         invite.FOREVER,
