@@ -200,7 +200,7 @@ def sampler(model: ModelShape, run: RunShape, kind: str, gpu: bool) -> Needs:
 def learner(model: ModelShape, run: RunShape, kind: str, gpu: bool, shards: int = 1) -> Needs:
     """Weights and optimizer state, plus the forward and backward pass of one group.
 
-    full: weights (w P), float32 masters unless w is 4 already, moments, the sum of gradients (4 N) and one
+    full: weights (w P), float32 masters, moments, the sum of gradients (4 N) and one
     chunk's gradient (w N). lora, qlora: the base, as it is or in NF4, is only read; everything else is for
     the N values of the adapter. A KL term against version 0 takes all weights once more, or that base. One
     group at a time is counted: a learner makes its chunks as small as it must. `least` recomputes
@@ -217,7 +217,7 @@ def learner(model: ModelShape, run: RunShape, kind: str, gpu: bool, shards: int 
         width * n if training != "full" else 0
     )
     start = base if run.reference and training == "full" else 0
-    static = base + start + n * (4 + width + MOMENTS[optimizer or "adamw"] + (4 if width != 4 else 0))
+    static = base + start + n * (4 + width + MOMENTS[optimizer or "adamw"] + 4)
     tokens = run.group * (run.prompt + run.tokens)
     scored = 12 * min(LOGITS, run.group * run.tokens * model.vocabulary)
     # a float32 copy of the output layer, and its gradient

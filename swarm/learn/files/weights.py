@@ -103,9 +103,8 @@ def from_bytes(data: bytes) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def copy(module: nn.Module, release: ReleaseFile, names: Collection[str], masters: bool = False) -> None:
-    """Set these of the module's weights, or of its adapter's, to those of a release; with `masters`, trained
-    weights `follow` it.
+def copy(module: nn.Module, release: ReleaseFile, names: Collection[str]) -> None:
+    """Set these of the module's weights, or of its adapter's, to those of a release.
 
     Raises ValueError or Damaged, with nothing changed, unless the release's names and shapes are the module's
     own and its values can be had.
@@ -113,22 +112,16 @@ def copy(module: nn.Module, release: ReleaseFile, names: Collection[str], master
     mine = state(module)
     check(release.shapes, {name: tuple(mine[name].shape) for name in own_names(mine)})
     release.check(names)
-    trained = (
-        {parameter.data_ptr() for parameter in module.parameters() if parameter.requires_grad}
-        if masters
-        else set()
-    )
     for name in names:
-        put = follow if mine[name].data_ptr() in trained else Tensor.copy_
         tensor = torch.atleast_1d(mine[name].detach())
         for rows, piece in release.pieces(name):
-            put(tensor[rows], piece)
+            tensor[rows].copy_(piece)
 
 
-def load_into(module: nn.Module, blocks: Blocks, masters: bool = False) -> None:
+def load_into(module: nn.Module, blocks: Blocks) -> None:
     """`copy` of all weights of a release."""
     release = ReleaseFile(blocks)
-    copy(module, release, release.places, masters)
+    copy(module, release, release.places)
 
 
 class Loader:

@@ -134,7 +134,9 @@ class Rank:
         self._trained = [piece for piece in self._pieces if piece.parameter is not None]
         self._vector = sum(entry.numel for entry in self.entries if entry.trained)
         self._optimizer = MasterOptimizer(
-            {piece.entry.name: nn.Parameter(piece.local) for piece in self._trained}, self._run.optimizer
+            {piece.entry.name: nn.Parameter(piece.local) for piece in self._trained},
+            self._run.optimizer,
+            rounds_later=start.settings.dtype == "bfloat16",
         )
 
     def execute(self, order: Order) -> Answer:

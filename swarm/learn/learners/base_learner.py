@@ -13,8 +13,8 @@ scaled by the spread of a whole batch's rewards needs the others' batches before
 has the totals for that. Groups that teach nothing (`Objective.teaches`) do not go through the model: their
 lengths and rewards count in every mean, and their claims are not compared. P counts trainable parameters:
 all, or an adapter's. Invariants: a call that raises ValueError has changed nothing; every kind of learner
-continues from the state of any other. No I/O but `save` and `restore`. Not handled here: admission,
-averaging, publishing.
+continues from the state of any other; a gradient is taken at the released values of its version, whatever
+masters are below them. No I/O but `save` and `restore`. Not handled here: admission, averaging, publishing.
 """
 
 from __future__ import annotations

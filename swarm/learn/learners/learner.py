@@ -1,7 +1,7 @@
 """A learner whose model is a module of this process, on one device.
 
     GradientWork --chunks--> forward, backward (parameters in the policy's precision), added up in float32
-    vector --optimizer--> fp32 master weights --> the policy's parameters
+    vector --optimizer--> fp32 master weights --bf16--> the policy's parameters
 
 A group whose claimed log-probabilities are not trusted adds no gradient: its tokens are left out and the
 divisor of the batch stays, so that no refusal makes a step larger, whatever the chunks are. fp32 master
@@ -74,7 +74,7 @@ class Learner(BaseLearner):
 
     def load(self, released: Weights, fresh: bool = False) -> None:
         exact = fresh or self.version < 0
-        weights.load_into(self.policy.module, released.blocks, masters=not exact)
+        weights.load_into(self.policy.module, released.blocks)
         self._optimizer.refresh(exact)
         self.version = released.version
         if fresh:

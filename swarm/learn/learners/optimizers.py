@@ -1,12 +1,13 @@
 """AdamW over float32 master weights: a flat gradient in, updated parameters out.
 
     vector (P,), cut in the parameters' order --AdamW--> masters (float32)
-        --cast--> parameters (what forward and backward use)
+        --round to bfloat16--> parameters (what forward and backward use)
 
-A parameter in float32 is its own master; one in bfloat16 has a float32 copy. The vector is moved to the
-device a bucket at a time. Named tensors out and in (`dump`, `load`) reproduce the next step bit for bit. Not
-handled here: the source of gradients, learning rates, several devices (each rank of a sharded learner steps
-its own shards).
+Parameters have the values of a release, also where they are float32: a gradient follows from the version's
+bytes and the batch, so that a learner that loaded a version and one that stepped to it compute the same one.
+What training adds below those values is in the masters alone. The vector is moved to the device a bucket at a
+time. Named tensors out and in (`dump`, `load`) reproduce the next step bit for bit. Not handled here: the
+source of gradients, learning rates, several devices (each rank of a sharded learner steps its own shards).
 """
 
 from __future__ import annotations
@@ -46,15 +47,24 @@ class Form(NamedTuple):
 class MasterOptimizer:
     """AdamW with moments in 32 or 8 bits, over the float32 masters of `named` parameters: P values in all."""
 
-    def __init__(self, named: Mapping[str, nn.Parameter], settings: config.Optimizer) -> None:
-        """Raises ValueError when the optimizer is not installed, and for a learning rate that is not above
-        0."""
+    def __init__(
+        self, named: Mapping[str, nn.Parameter], settings: config.Optimizer, rounds_later: bool = False
+    ) -> None:
+        """`rounds_later`: the passes themselves round float32 parameters, which are their own masters then.
+
+        Raises ValueError when the optimizer is not installed, and for a learning rate that is not above 0.
+        """
         if not settings.lr > 0:
             raise ValueError(
                 "run.optimizer.lr is 0: a run is given its rate where it begins (learning_rates.py)"
             )
         self._named, self._settings = dict(named), settings
-        self.masters = {name: _master(parameter) for name, parameter in self._named.items()}
+        self.masters = {
+            name: parameter if rounds_later else nn.Parameter(parameter.detach().to(torch.float32, copy=True))
+            for name, parameter in self._named.items()
+        }
+        for name in self._named:
+            self._cast(name)
         self._buckets = _buckets(self.masters)
         self._optimizer = self._new()
 
@@ -101,6 +111,7 @@ class MasterOptimizer:
                 continue
             if exact:
                 self.masters[name].copy_(parameter)
+                self._cast(name)
             else:
                 weights.follow(self.masters[name], parameter)
 
@@ -169,9 +180,10 @@ class MasterOptimizer:
                         int(value) if isinstance(state[key], int) else value.to(state[key].device, copy=True)
                     )
 
+    @torch.no_grad()
     def _cast(self, name: str) -> None:
         if self._named[name] is not self.masters[name]:
-            self._named[name].copy_(self.masters[name])
+            self._named[name].copy_(self.masters[name].to(torch.bfloat16))
 
     def _new(self) -> Optimizer:
         settings = self._settings
@@ -215,10 +227,6 @@ class MasterOptimizer:
         return (
             forms | dict.fromkeys(("state1", "state2"), codes) | dict.fromkeys(("absmax1", "absmax2"), scales)
         )
-
-
-def _master(parameter: nn.Parameter) -> nn.Parameter:
-    return parameter if parameter.dtype is torch.float32 else nn.Parameter(parameter.detach().float())
 
 
 def _buckets(masters: Mapping[str, Tensor]) -> list[list[str]]:

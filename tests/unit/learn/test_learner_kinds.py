@@ -187,6 +187,27 @@ def test_a_release_snaps_masters_and_parameters(folders: dict[str, Path]) -> Non
     assert all(torch.equal(value, value.bfloat16().float()) for value in one._optimizer.masters.values())
 
 
+@pytest.mark.parametrize(
+    ("training", "dtype"),
+    [("full", "float32"), *nightly([("full", "bfloat16"), ("lora", "float32"), ("qlora", "bfloat16")])],
+)
+def test_a_learner_that_loaded_a_release_computes_the_gradient_of_one_that_stepped_to_it(
+    folders: dict[str, Path], training: str, dtype: str
+) -> None:
+    one, other = (begun(folders["qwen3"], training, dtype, lr=3e-4) for _ in range(2))
+    for seed in range(3):
+        one.step(gradient(one, some(one, seed=seed)).vector)
+    other.load(Weights.of(one.weights().data, 3), fresh=True)
+    made = some(one, seed=3)
+    found = gradient(one, made).vector
+    assert torch.equal(gradient(other, made).vector, found)
+    for each in (one, other):  # their masters and moments differ: so may their next releases
+        each.step(found)
+    other.load(Weights.of(one.weights().data, 4))
+    assert one.masters().keys() == other.masters().keys() and one.state() != other.state()
+    assert torch.equal(gradient(other, made).vector, gradient(one, made).vector)
+
+
 def test_gradients_in_bfloat16_are_added_up_in_float32(folders: dict[str, Path]) -> None:
     one = begun(folders["llama"], dtype="bfloat16", micro=1)
     vector = gradient(one, some(one)).vector

@@ -91,10 +91,9 @@ def test_eight_bit_steps_go_where_those_in_full_go() -> None:
     assert float(torch.cosine_similarity(*moved, dim=0)) > 0.98
 
 
-def test_a_parameter_in_float32_is_its_own_master_and_steps_as_torchs_optimizer_does() -> None:
-    ours, theirs = named(), named()
-    descent = MasterOptimizer(ours, settings())
-    assert all(descent.masters[name] is ours[name] for name in ours)
+def test_masters_step_as_torchs_optimizer_does() -> None:
+    theirs = named()
+    descent = MasterOptimizer(named(), settings())
     reference = torch.optim.AdamW(theirs.values(), lr=1e-2, betas=(0.9, 0.99), weight_decay=0.0)
     for seed in range(3):
         descent.step(vector(seed), 0.5, 1e-2)
@@ -102,16 +101,26 @@ def test_a_parameter_in_float32_is_its_own_master_and_steps_as_torchs_optimizer_
         for parameter, piece in zip(theirs.values(), pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
         reference.step()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert all(torch.equal(descent.masters[name], theirs[name]) for name in theirs)
 
 
-def test_masters_keep_what_bfloat16_parameters_cannot() -> None:
-    parameters = named(torch.bfloat16)
+def test_parameters_that_the_passes_round_are_their_own_masters() -> None:
+    parameters = named()
+    descent = MasterOptimizer(parameters, settings(), rounds_later=True)
+    descent.step(vector(0), 1.0, 1e-2)
+    assert all(descent.masters[name] is parameters[name] for name in parameters)
+    assert not torch.equal(parameters["large"], parameters["large"].bfloat16().float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masters_keep_what_the_parameters_of_a_release_cannot(dtype: torch.dtype) -> None:
+    parameters = named(dtype)
     descent = MasterOptimizer(parameters, settings())
     before = {name: value.detach().clone() for name, value in parameters.items()}
     for _ in range(200):
         descent.step(torch.ones(len(vector(0))), 1.0, 1e-4)
-    assert all(torch.equal(parameters[name], descent.masters[name].bfloat16()) for name in parameters)
+    for name, value in parameters.items():
+        assert torch.equal(value, descent.masters[name].bfloat16().to(dtype))
     moved = torch.cat([(parameters[name].detach() - before[name]).float().flatten() for name in parameters])
     # Each step is below half a bfloat16 digit of most values, which would round it away for ever.
     assert float(moved.mean()) == pytest.approx(-0.02, rel=0.05)

@@ -100,12 +100,12 @@ def test_a_zero_follows_its_sign_or_its_release_would_be_another() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (7, 3), (5, 2, 2)])
-def test_masters_of_every_shape_follow_piece_by_piece(
+def test_weights_of_every_shape_are_loaded_piece_by_piece(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(release_file, "PIECE", 4)
     module = torch.nn.ParameterDict({"a": torch.zeros(shape)})
-    weights.load_into(module, Blocks.of(weights.to_bytes({"a": torch.ones(shape)})), masters=True)
+    weights.load_into(module, Blocks.of(weights.to_bytes({"a": torch.ones(shape)})))
     assert torch.equal(module["a"], torch.ones(shape))
 
 
