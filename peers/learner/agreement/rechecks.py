@@ -275,7 +275,8 @@ class BatchRechecks:
         self, peer: PeerId, batch: SignedBatch, sketches: Sketches
     ) -> tuple[float, float, bool]:
         """(cosine, ratio of norms) of a member's gradient and the recomputed one, and whether both were
-        computed in one numeric type. Raises Unshown where other groups contribute nothing here than there."""
+        computed in float32. Raises Unshown where other groups contribute nothing here than there, or the
+        recomputed gradient is not finite."""
 
         async def again_scored(group: Group) -> tuple[Task, tuple[float, ...]]:
             texts = await self._inbox.opener.decoded(group)
@@ -293,7 +294,9 @@ class BatchRechecks:
             raise Unshown("it leaves other groups of its batch out than their log-probabilities say here")
         sent = sketches.members[peer].tolist()
         cosine, times = compared(sent, sketches.of(mine.vector).tolist())
-        return cosine, times, batch.content.arithmetic.dtype == mine.arithmetic.dtype
+        if math.isnan(cosine):
+            raise Unshown("the gradient of its batch is not finite here")
+        return cosine, times, batch.content.arithmetic.dtype == mine.arithmetic.dtype == "float32"
 
     def _masked(self, gradient: Gradient) -> tuple[int, ...]:
         """The groups of a gradient that add nothing, since their log-probabilities are not believed."""

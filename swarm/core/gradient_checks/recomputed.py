@@ -23,22 +23,25 @@ from swarm.core.suspensions import HOUR, Suspensions
 from swarm.limits import remember
 from swarm.types import PeerId
 
-AGREE, AGREE_OTHERWISE = 0.99, 0.95
-"""Least cosine, where both compute in numbers of one type and where not. Codecs of a round (float16, int8)
-and other chunks and threads in bfloat16 leave .9999, bfloat16 beside float32 .9991 with six layers, and less
-with more (docs/trust.md); another one's gradient of the same policy has less than .5."""
+AGREE, AGREE_OTHERWISE = 0.99, 0.5
+"""Least cosine, where both compute in float32 and where not. Codecs of a round (float16, int8) leave .9999. A
+few batches are so ill-conditioned that a rounding to bfloat16 turns their gradients far (docs/trust.md);
+another batch's gradient at the same policy has less than .5."""
 
-FAR = 2.0
-"""Most factor between the norms of the sent and the recomputed gradient."""
+FAR, FAR_OTHERWISE = 2.0, 4.0
+"""Most factor between the norms of the sent and the recomputed gradient, of the same two kinds."""
 
 SLOWER = 2.0
 """A learner that is slower than the fastest member by more checks only those that others name: all wait for
 it."""
 
 SILENT = 3
-"""Times in a row without its groups that are a strike: a member that lost a message, or was restarted, serves
-them the next time."""
+"""Checks without its groups that are a strike: a member that lost a message, or was restarted, serves them
+the next time."""
 
+FORGIVEN = 4
+"""Checks that agree and make up for one without groups: a member that shows none whenever it lied is found
+unless it tells the truth in four of five rounds."""
 
 NAMED = 1024
 """Pairs of a member and one that names it: a liar that names all others makes each of them check all others
@@ -60,7 +63,8 @@ class Rechecks:
         """(member, one that has proof against it), the last NAMED of them."""
         self._accused: dict[PeerId, None] = {}
         """Members that were named since they were due."""
-        self._silent: dict[PeerId, int] = {}
+        self._silent: dict[PeerId, float] = {}
+        """Checks without a member's groups, less those that were made up for."""
         self._suspensions = Suspensions(HOUR, longest=HOUR)
         """Of members with a strike: each holds for an hour."""
 
@@ -95,10 +99,11 @@ class Rechecks:
         self._rests_until = now + seconds * (members / self._share - 1)
 
     def found(self, peer: PeerId, cosine: float, times: float, alike: bool, now: float) -> str | None:
-        """The objection to a member that sent `times` the norm of the recomputed gradient, in one numeric
-        type where `alike`; None: they agree."""
-        self._silent.pop(peer, None)
-        if cosine >= (AGREE if alike else AGREE_OTHERWISE) and 1 / FAR <= times <= FAR:
+        """The objection to a member that sent `times` the norm of the recomputed gradient, both in float32
+        where `alike`; None: they agree."""
+        agree, far = (AGREE, FAR) if alike else (AGREE_OTHERWISE, FAR_OTHERWISE)
+        if cosine >= agree and 1 / far <= times <= far:
+            self._silent[peer] = max(0.0, self._silent.get(peer, 0.0) - 1 / FORGIVEN)
             return None
         why = (
             f"it sent a gradient that its groups do not give: cosine {cosine:.3f}, {times:.3g} times the norm"
@@ -107,10 +112,10 @@ class Rechecks:
 
     def showed_nothing(self, peer: PeerId, why: str, now: float) -> str | None:
         """A member's gradient cannot be recomputed -> the objection to it, or None."""
-        self._silent[peer] = self._silent.get(peer, 0) + 1
+        self._silent[peer] = min(SILENT, self._silent.get(peer, 0.0) + 1.0)
         if self._silent[peer] < SILENT:
             return None
-        why = f"it did not show what its gradient is of {SILENT} times in a row: {why}"
+        why = f"it did not show what its gradient is of, again and again: {why}"
         return self._suspensions.suspend(peer, why, now).why
 
     def against(self, now: float) -> Collection[PeerId]:
