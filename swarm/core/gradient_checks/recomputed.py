@@ -9,8 +9,9 @@ member is due at once, so that one that lies from its first round on is found in
 members; so is a member that another one names, once for each that names it: where one learner found a lie
 the others find it in the rounds that follow. After that a recomputation of s seconds is followed by
 s (n / share - 1) seconds without one, since a round of n members waits for each of them, and the order is
-drawn anew for each turn. Not handled here: how a
-gradient is recomputed (peers.learner.agreement.rechecks), who is left out (majority.named_by_most).
+drawn anew for each turn. In float32 one gradient that differs is a strike; beside bfloat16 it takes several,
+in the next rounds. Not handled here: how a gradient is recomputed (peers.learner.agreement.rechecks), who is
+left out (majority.named_by_most).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from swarm.limits import remember
 from swarm.types import PeerId
 
 AGREE, AGREE_OTHERWISE = 0.99, 0.5
-"""Least cosine, where both compute in float32 and where not. Codecs of a round (float16, int8) leave .9999. A
-few batches are so ill-conditioned that a rounding to bfloat16 turns their gradients far (docs/trust.md);
-another batch's gradient at the same policy has less than .5."""
+"""Least cosine, where both compute in float32 and where not. Codecs of a round (float16, int8) leave .9999.
+Some batches are so ill-conditioned that bfloat16 turns their gradients far: beside float32 .73 in the worst
+of 32 late in a training (docs/trust.md). Another batch's gradient has less than .5."""
 
 FAR, FAR_OTHERWISE = 2.0, 4.0
 """Most factor between the norms of the sent and the recomputed gradient, of the same two kinds."""
@@ -35,12 +36,12 @@ SLOWER = 2.0
 """A learner that is slower than the fastest member by more checks only those that others name: all wait for
 it."""
 
-SILENT = 3
-"""Checks without its groups that are a strike: a member that lost a message, or was restarted, serves them
-the next time."""
+UNSURE = 3
+"""Checks that prove nothing alone, and together are a strike: without the member's groups, since it may have
+lost a message or been restarted, or with another gradient where not both compute in float32."""
 
 FORGIVEN = 4
-"""Checks that agree and make up for one without groups: a member that shows none whenever it lied is found
+"""Checks that agree and make up for one of these: a member that shows nothing whenever it lied is found
 unless it tells the truth in four of five rounds."""
 
 NAMED = 1024
@@ -63,8 +64,10 @@ class Rechecks:
         """(member, one that has proof against it), the last NAMED of them."""
         self._accused: dict[PeerId, None] = {}
         """Members that were named since they were due."""
-        self._silent: dict[PeerId, float] = {}
-        """Checks without a member's groups, less those that were made up for."""
+        self._unsure: dict[PeerId, float] = {}
+        """Checks of a member that prove nothing alone, less those that were made up for."""
+        self._again: set[PeerId] = set()
+        """Members that are due in the next round: its batch is another one."""
         self._suspensions = Suspensions(HOUR, longest=HOUR)
         """Of members with a strike: each holds for an hour."""
 
@@ -95,6 +98,9 @@ class Rechecks:
         """A recomputation in a round of so many members is over."""
         self._known.add(peer)
         self._accused.pop(peer, None)
+        if peer in self._again:
+            self._again.discard(peer)
+            self._accused[peer] = None
         self._turn = [each for each in self._turn if each != peer]
         self._rests_until = now + seconds * (members / self._share - 1)
 
@@ -103,20 +109,25 @@ class Rechecks:
         where `alike`; None: they agree."""
         agree, far = (AGREE, FAR) if alike else (AGREE_OTHERWISE, FAR_OTHERWISE)
         if cosine >= agree and 1 / far <= times <= far:
-            self._silent[peer] = max(0.0, self._silent.get(peer, 0.0) - 1 / FORGIVEN)
+            self._unsure[peer] = max(0.0, self._unsure.get(peer, 0.0) - 1 / FORGIVEN)
             return None
         why = (
             f"it sent a gradient that its groups do not give: cosine {cosine:.3f}, {times:.3g} times the norm"
         )
-        return self._suspensions.suspend(peer, why, now).why
+        if alike:
+            return self._suspensions.suspend(peer, why, now).why
+        self._again.add(peer)
+        return self._not_sure(peer, why, now)
 
     def showed_nothing(self, peer: PeerId, why: str, now: float) -> str | None:
         """A member's gradient cannot be recomputed -> the objection to it, or None."""
-        self._silent[peer] = min(SILENT, self._silent.get(peer, 0.0) + 1.0)
-        if self._silent[peer] < SILENT:
+        return self._not_sure(peer, f"it did not show what its gradient is of: {why}", now)
+
+    def _not_sure(self, peer: PeerId, why: str, now: float) -> str | None:
+        self._unsure[peer] = min(UNSURE, self._unsure.get(peer, 0.0) + 1.0)
+        if self._unsure[peer] < UNSURE:
             return None
-        why = f"it did not show what its gradient is of, again and again: {why}"
-        return self._suspensions.suspend(peer, why, now).why
+        return self._suspensions.suspend(peer, f"again and again {why}", now).why
 
     def against(self, now: float) -> Collection[PeerId]:
         """Members with a strike."""

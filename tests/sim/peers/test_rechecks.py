@@ -21,7 +21,7 @@ from peers.learner.agreement.manifests import BatchManifest
 from peers.learner.agreement.rechecks import BatchRechecks, compared
 from peers.runtime.host import Host
 from peers.sampler.sampler import Sampler
-from swarm.core.gradient_checks.recomputed import SILENT, Rechecks
+from swarm.core.gradient_checks.recomputed import UNSURE, Rechecks
 from swarm.core.intake.admission import group_id
 from swarm.core.intake.curriculum import Draws
 from swarm.events import Event, Faulted, Moved, Noted, Rejected, Trained
@@ -243,7 +243,22 @@ def test_who_leaves_other_groups_out_than_is_found_here_shows_nothing(
 )
 def test_gradients_in_bfloat16_may_differ_more(cosine: float, alike: bool, agrees: bool) -> None:
     checks = Rechecks(random.Random(1), 0.05)
-    assert (checks.found(PeerId("a"), cosine, 1.0, alike, 0.0) is None) == agrees
+    said = [checks.found(PeerId("a"), cosine, 1.0, alike, 0.0) for _ in range(1 if alike else UNSURE)]
+    assert (said[-1] is None) == agrees
+
+
+def test_a_gradient_in_bfloat16_that_differs_is_checked_in_the_next_rounds_before_it_is_a_strike() -> None:
+    checks, members = Rechecks(random.Random(1), 0.05), [PeerId(name) for name in "abc"]
+    for peer in members:
+        assert checks.found(peer, 1.0, 1.0, False, 0.0) is None
+        checks.spent(peer, 2.0, 4, 2.0)
+    for k in range(UNSURE):
+        assert (checks.found(members[1], 0.4, 1.0, False, 3.0) is None) == (k < UNSURE - 1)
+        checks.spent(members[1], 2.0, 4, 3.0)
+        assert checks.due(members, 4.0) == members[1]
+    assert checks.found(members[1], 0.9, 1.0, False, 3.0) is None
+    checks.spent(members[1], 2.0, 4, 3.0)
+    assert checks.due(members, 4.0) is None
 
 
 @pytest.mark.parametrize(("times", "agrees"), [(0.49, False), (0.51, True), (1.99, True), (2.01, False)])
@@ -252,13 +267,14 @@ def test_a_gradient_is_neither_far_longer_nor_far_shorter_than_its_recomputation
     times: float, agrees: bool, alike: bool
 ) -> None:
     checks, times = Rechecks(random.Random(1), 0.05), times if alike else times**2
-    assert (checks.found(PeerId("a"), 1.0, times, alike, 0.0) is None) == agrees
+    said = [checks.found(PeerId("a"), 1.0, times, alike, 0.0) for _ in range(1 if alike else UNSURE)]
+    assert (said[-1] is None) == agrees
 
 
 def test_who_shows_no_batch_three_times_has_a_strike() -> None:
     checks, one = Rechecks(random.Random(1), 0.05), PeerId("a")
-    said = [checks.showed_nothing(one, "it is silent", float(k)) for k in range(SILENT)]
-    assert said[:-1] == [None] * (SILENT - 1) and said[-1] is not None
+    said = [checks.showed_nothing(one, "it is silent", float(k)) for k in range(UNSURE)]
+    assert said[:-1] == [None] * (UNSURE - 1) and said[-1] is not None
     assert one in checks.against(10.0) and one not in checks.against(1e6)
 
 

@@ -11,7 +11,7 @@ from learner_batches import batch, learner, model, settings
 from rows import nightly
 
 from peers.learner.agreement.rechecks import compared
-from swarm.core.gradient_checks.recomputed import AGREE, Rechecks
+from swarm.core.gradient_checks.recomputed import AGREE, UNSURE, Rechecks
 from swarm.learn.models import tiny
 from swarm.net.averaging.sketch import Sketches
 from swarm.types import PeerId
@@ -43,4 +43,5 @@ def test_numbers_of_another_kind_are_no_way_out_for_a_lie(tmp_path: Path) -> Non
     lies = [-true, another, random_one, torch.zeros_like(true), 10 * true, true + 3 * random_one, 1e-3 * true]
     for lie in lies:
         found = compared(its.of(lie).tolist(), its.of(true).tolist())
-        assert Rechecks(random.Random(1), 0.05).found(PeerId("a"), *found, False, 0.0) is not None
+        checks = Rechecks(random.Random(1), 0.05)
+        assert [checks.found(PeerId("a"), *found, False, 0.0) for _ in range(UNSURE)][-1] is not None
