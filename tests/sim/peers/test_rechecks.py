@@ -17,6 +17,7 @@ import torch
 from lab.studies.liars import adversaries
 from lab.studies.liars.adversaries import Attacked, suffer
 from peers.intake.reward_calls import RewardCalls
+from peers.learner.agreement import rechecks
 from peers.learner.agreement.manifests import BatchManifest
 from peers.learner.agreement.rechecks import BatchRechecks, compared
 from peers.runtime.host import Host
@@ -236,6 +237,15 @@ def test_who_leaves_other_groups_out_than_is_found_here_shows_nothing(
     assert {peer for peer, _ in said} == {"learner-0", "learner-1", "learner-2", "learner-3"}, (
         "it finds the same"
     )
+
+
+def test_a_gradient_that_is_not_finite_here_is_no_proof_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = set[str]()
+    monkeypatch.setattr(rechecks, "compared", lambda *_: (math.nan, math.nan))
+    monkeypatch.setattr(Rechecks, "found", lambda *_: pytest.fail("nothing was compared"))
+    monkeypatch.setattr(Rechecks, "showed_nothing", lambda its, peer, why, now: said.add(why))
+    two("honest")
+    assert said == {"the gradient of its batch is not finite here"}
 
 
 @pytest.mark.parametrize(
