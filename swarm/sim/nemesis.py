@@ -46,9 +46,8 @@ PATIENCE = 4.0
 
 MOST_FAULTS = 10
 
-MERGES = 0.3
-"""Share of the plans in which lines of versions are merged: two parts train on, and other faults are about
-when they meet again."""
+HALVES = 0.3
+"""Share of the plans in which two parts train on, and other faults are about when they meet again."""
 
 SKEWS = (-3600.0, -70.0, -5.0, 5.0, 70.0, 3600.0)
 """Seconds that a clock is wrong: a bad battery, no time server, a wrong time zone."""
@@ -71,8 +70,6 @@ class NemesisPlan(Section, frozen=True):
     faults: tuple[Fault, ...] = ()
     mode: str = ""
     """`overlap` or `sites`: how learners average, where that is not the default."""
-    merge: bool = False
-    """run.release.fork = "merge"."""
 
 
 def plan(seed: int) -> NemesisPlan:
@@ -113,7 +110,7 @@ def scenario(of: NemesisPlan) -> Scenario:
                 deadline=4.0,
                 chunk=2.0,
             ),
-            release=Releasing(timeout=2.0, checkpoint_every=2, fork="merge" if of.merge else "longest"),
+            release=Releasing(timeout=2.0, checkpoint_every=2),
             evaluation=Evaluation(tasks=4, every=20),
             pace=Pace(beat=1.0, patience=PATIENCE),
         ),
@@ -154,12 +151,12 @@ class _Planner:
     def plan(self) -> NemesisPlan:
         rng = self._rng
         self._some(rng.randint(1, MOST_FAULTS), CALM, STORM - 5.0)
-        if merge := rng.random() < MERGES:
+        if rng.random() < HALVES:
             self._faults.clear()
             whole = self._halves()
             self._some(rng.randint(0, 3), whole - 3.0, min(whole + 3.0, STORM - 5.0))
         faults = tuple(sorted(self._faults, key=lambda fault: fault.at))
-        return NemesisPlan(self._seed, self._peers, faults, self._mode, merge)
+        return NemesisPlan(self._seed, self._peers, faults, self._mode)
 
     def _some(self, many: int, first: float, last: float) -> None:
         """So many faults within these seconds."""
@@ -344,7 +341,6 @@ def text(of: NemesisPlan) -> str:
     """As Python, for a test."""
     faults = "".join(f"\n        {_call(fault)}," for fault in of.faults)
     mode = f"    mode={of.mode!r},\n" if of.mode else ""
-    mode += "    merge=True,\n" if of.merge else ""
     return (
         f"NemesisPlan(\n    seed={of.seed},\n    peers={of.peers!r},\n{mode}    faults=({faults}\n    ),\n)"
     )

@@ -140,20 +140,6 @@ KEPT = (
         ),
     ),
     NemesisPlan(
-        seed=318,
-        peers={"seed": 1, "learner": 2, "sampler": 2},
-        mode="overlap",
-        merge=True,
-        faults=(
-            Fault(
-                at=6.7,
-                fault="partition",
-                between=(("learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(at=18.6, fault="bounce", peer="learner-1", down=7.0),
-        ),
-    ),
-    NemesisPlan(
         seed=303,
         peers={"seed": 1, "learner": 4, "sampler": 4},
         faults=(
@@ -262,54 +248,6 @@ KEPT = (
         ),
     ),
     NemesisPlan(
-        seed=917,
-        peers={"seed": 1, "learner": 2, "sampler": 2},
-        merge=True,
-        faults=(
-            Fault(
-                at=9.7,
-                fault="partition",
-                between=(("learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(
-                at=13.7,
-                fault="oneway",
-                between=(("learner-0", "sampler-0", "sampler-1", "seed-0"), ("learner-1",)),
-            ),
-            Fault(at=14.0, fault="bounce", peer="learner-0", down=8.0, step="announced"),
-            Fault(at=15.5, fault="crash", peer="learner-1", step="announced"),
-            Fault(
-                at=19.5,
-                fault="repair",
-                between=(("learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-        ),
-    ),
-    NemesisPlan(
-        seed=69,
-        peers={"seed": 1, "learner": 3, "sampler": 3},
-        merge=True,
-        faults=(
-            Fault(
-                at=11.3,
-                fault="partition",
-                between=(
-                    ("learner-1", "sampler-1"),
-                    ("learner-0", "learner-2", "sampler-0", "sampler-2", "seed-0"),
-                ),
-            ),
-            Fault(
-                at=23.3,
-                fault="repair",
-                between=(
-                    ("learner-1", "sampler-1"),
-                    ("learner-0", "learner-2", "sampler-0", "sampler-2", "seed-0"),
-                ),
-            ),
-            Fault(at=23.4, fault="bounce", peer="learner-1", down=6.6),
-        ),
-    ),
-    NemesisPlan(
         seed=51,
         peers={"seed": 1, "learner": 3, "sampler": 4},
         faults=(
@@ -398,32 +336,6 @@ KEPT = (
         ),
     ),
     NemesisPlan(
-        seed=2123,
-        peers={"seed": 1, "learner": 2, "sampler": 3, "evaluator": 1},
-        merge=True,
-        faults=(
-            Fault(
-                at=8.3,
-                fault="partition",
-                between=(
-                    ("learner-1", "sampler-1"),
-                    ("evaluator-0", "learner-0", "sampler-0", "sampler-2", "seed-0"),
-                ),
-            ),
-            Fault(at=10.3, fault="bounce", peer="learner-1", down=0.5, step="patched"),
-            Fault(at=13.7, fault="bounce", peer="learner-1", down=0.5, step="announced"),
-            Fault(at=17.5, fault="busy", peer="learner-0", seconds=8.0),
-            Fault(
-                at=18.1,
-                fault="repair",
-                between=(
-                    ("learner-1", "sampler-1"),
-                    ("evaluator-0", "learner-0", "sampler-0", "sampler-2", "seed-0"),
-                ),
-            ),
-        ),
-    ),
-    NemesisPlan(
         seed=335,
         peers={"seed": 1, "learner": 4, "sampler": 3},
         faults=(
@@ -485,67 +397,8 @@ KEPT = (
         ),
     ),
     NemesisPlan(
-        seed=6273,
-        peers={"seed": 1, "learner": 2, "sampler": 2, "evaluator": 1},
-        mode="overlap",
-        merge=True,
-        faults=(
-            Fault(
-                at=8.0,
-                fault="partition",
-                between=(("learner-1", "sampler-1"), ("evaluator-0", "learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(
-                at=16.1,
-                fault="repair",
-                between=(("learner-1", "sampler-1"), ("evaluator-0", "learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(
-                at=17.3,
-                fault="partition",
-                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(
-                at=18.3,
-                fault="repair",
-                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(
-                at=19.3,
-                fault="partition",
-                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(
-                at=20.3,
-                fault="repair",
-                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(
-                at=21.3,
-                fault="partition",
-                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(
-                at=22.3,
-                fault="repair",
-                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(
-                at=23.3,
-                fault="partition",
-                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-            Fault(
-                at=24.3,
-                fault="repair",
-                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
-            ),
-        ),
-    ),
-    NemesisPlan(
         seed=4378,
         peers={"seed": 1, "learner": 3, "sampler": 2},
-        merge=True,
         faults=(
             Fault(
                 at=9.8,
@@ -565,7 +418,6 @@ KEPT = (
     NemesisPlan(
         seed=6081,
         peers={"seed": 1, "learner": 3, "sampler": 2},
-        merge=True,
         faults=(
             Fault(
                 at=6.2,
@@ -813,20 +665,6 @@ KEPT = (
         ),
     ),
     NemesisPlan(
-        seed=559,
-        peers={"seed": 1, "learner": 2, "sampler": 3},
-        merge=True,
-        faults=(
-            Fault(
-                at=7.9,
-                fault="partition",
-                between=(("learner-1", "sampler-1"), ("learner-0", "sampler-0", "sampler-2", "seed-0")),
-            ),
-            Fault(at=15.3, fault="full", peer="learner-1", seconds=2.0),
-            Fault(at=18.5, fault="bounce", peer="learner-1", down=5.0),
-        ),
-    ),
-    NemesisPlan(
         seed=602,
         peers={"seed": 1, "learner": 5, "sampler": 3},
         faults=(
@@ -923,60 +761,27 @@ that one after its return. At sites one announces a list and its release that no
 One contributes, dies, and trains again what a list has of it; or those who took that list died since, too. A
 lone learner's clock jumps: its own release is older than the window. One restarts while the only one who
 knows what its policy is made of cannot be asked; or its last step made the weights of another's release. Two
-rounds of two learners each end within a tenth of a second; or one gives way, and its record is of no step.
-Two of four release, and one takes over the other's state: the two that are left are not most learners. One
-of three steps alone since most are no witnesses, and the third one, which is, steps with the second. Nobody
-could fetch what one released long ago, and what it releases now is not waited for; or one that takes over a
-state says that it is a witness, and the others wait for it. One claims to step alone while most make a round
-without it; or two whose moments differ deny each other's releases. One waits for a release that nobody gives,
-and its own becomes the best one; or one that takes over a state in vain denies a release that was made while
-it said that it was no witness. A clock that is set back by an hour while a learner waits: its wait is as long
-as it was. The only one who knows what a release was made of does not answer a learner that takes it, and its
-line is known before that one is asked again. Two of four have a round while the other two have theirs, whose
-mean is another one. A step of one that was alone is of no merge, and of no release of a learner that is gone;
-one of a round may be in a release with other last bits. One without moments makes a step that is another's by
-chance, and the next one is not. A clock is set back by an hour while a sampler gives a learner a pause. A
-learner is gone for good before another one loads what it made, and nobody else knows its groups; or all disks
-are full, all peers restart, and a round without signal makes the same weights of other groups. Two samplers
-draw one slot. A step is on a disk that was full, its groups are with their samplers, and it is not in the
-line. A group that its learner lost is of a release whose time nobody knows any more."""
+rounds of two learners each end within a tenth of a second. Two of four release, and one takes over the
+other's state: the two that are left are not most learners. One of three steps alone since most are no
+witnesses, and the third one, which is, steps with the second. Nobody could fetch what one released long ago,
+and what it releases now is not waited for; or one that takes over a state says that it is a witness, and the
+others wait for it. One claims to step alone while most make a round without it; or two whose moments differ
+deny each other's releases. One waits for a release that nobody gives, and its own becomes the best one; or
+one that takes over a state in vain denies a release that was made while it said that it was no witness. A
+clock that is set back by an hour while a learner waits: its wait is as long as it was. Two of four have a
+round while the other two have theirs, whose mean is another one. A step of one that was alone is of no
+release of a learner that is gone; one of a round may be in a release with other last bits. One without
+moments makes a step that is another's by chance, and the next one is not. A clock is set back by an hour
+while a sampler gives a learner a pause. A learner is gone for good before another one loads what it made, and
+nobody else knows its groups; or all disks are full, all peers restart, and a round without signal makes the
+same weights of other groups. Two samplers draw one slot. A step is on a disk that was full, its groups are
+with their samplers, and it is not in the line. A group that its learner lost is of a release whose time
+nobody knows any more."""
 
 
 @pytest.mark.parametrize("script", KEPT)
 def test_a_script_that_failed_once_does_not_fail(script: NemesisPlan) -> None:
     assert not try_plan(script).failures
-
-
-BOTH_LINES_FULL_AND_KILLED = NemesisPlan(
-    seed=402,
-    peers={"seed": 1, "learner": 2, "sampler": 2, "evaluator": 1},
-    merge=True,
-    faults=(
-        Fault(
-            at=9.6,
-            fault="partition",
-            between=(("learner-1", "sampler-1"), ("evaluator-0", "learner-0", "sampler-0", "seed-0")),
-        ),
-        Fault(at=15.9, fault="full", peer="learner-0", seconds=6.0),
-        Fault(at=15.9, fault="full", peer="learner-1", seconds=6.0),
-        Fault(
-            at=18.0,
-            fault="repair",
-            between=(("learner-1", "sampler-1"), ("evaluator-0", "learner-0", "sampler-0", "seed-0")),
-        ),
-        Fault(at=21.0, fault="bounce", peer="learner-0", down=1.6),
-        Fault(at=21.0, fault="bounce", peer="learner-1", down=1.6),
-    ),
-)
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="a learner drops a group as trained in another learner's step, which a full disk refused, and"
-    " which is not in the line",
-)
-def test_groups_of_two_lines_that_full_disks_refused_are_trained_once() -> None:
-    assert not try_plan(BOTH_LINES_FULL_AND_KILLED).failures
 
 
 @pytest.mark.parametrize("script", FULL_AND_KILLED)
