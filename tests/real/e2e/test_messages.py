@@ -69,9 +69,9 @@ def test_an_expired_invite_is_refused(house: SwarmProcesses, tmp_path: Path) -> 
 def test_an_invite_of_another_protocol_is_refused(
     house: SwarmProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(invite, "PROTOCOL", 7)
+    monkeypatch.setattr(invite, "PROTOCOL", PROTOCOL + 1)
     newer = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9")
-    said = f"speaks protocol 7, this program {PROTOCOL}: upgrade this program"
+    said = f"speaks protocol {PROTOCOL + 1}, this program {PROTOCOL}: upgrade this program"
     refused(swarm("join", newer, "--folder", str(tmp_path / "new")), 5, said)
 
 

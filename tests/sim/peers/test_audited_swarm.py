@@ -134,7 +134,7 @@ def test_who_is_honest_is_replayed_less_and_less(cheated: Cheated) -> None:
         sum(event.sampler in honest and event.at < EPOCH + 40 for event in of(cheated.told, kind))
         for kind in (Audited, Judged)
     ]
-    assert 20 * HONEST < counts[0] < counts[1] - 2 * HONEST
+    assert 20 * HONEST < counts[0] < counts[1] - HONEST
 
 
 def test_who_was_suspended_stays_so_when_the_learner_starts_again(cheated: Cheated) -> None:
