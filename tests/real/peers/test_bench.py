@@ -245,7 +245,7 @@ class FakeKind(averaging.LearnerKind):
         self.name, self.seconds, self.rounds, self.used, self.lost = name, seconds, 0, 0.0, 0
 
     def start(self, _: object) -> NoReturn:
-        raise NotImplementedError
+        pytest.fail("a fake starts no member")
 
     @contextlib.contextmanager
     def opened(self, numel: int, count: int) -> Iterator[None]:
@@ -278,7 +278,7 @@ class Lossy(averaging.LearnerKind):
         self.name, self.active, self.lost_rounds, self.rounds = name, 1, lost, 0
 
     def start(self, _: object) -> NoReturn:
-        raise NotImplementedError
+        pytest.fail("a fake starts no member")
 
     def cpu(self) -> float:
         return float(self.rounds)

@@ -84,6 +84,10 @@ CHEATS: tuple[Callable[[], ToyEngine], ...] = (
 )
 
 
+RESTART = 50.0
+"""When the learner starts again, in seconds."""
+
+
 class Cheated(NamedTuple):
     told: list[Event]
     disk: Path
@@ -93,8 +97,8 @@ class Cheated(NamedTuple):
 def cheated(tmp_path_factory: pytest.TempPathFactory) -> Cheated:
     """All cheats at once; the learner starts again when all are named."""
     disks = tmp_path_factory.mktemp("disks")
-    again = Fault(at=40, fault="bounce", peer="learner-0", down=4)
-    return Cheated(played(0.85, CHEATS, again, disks=disks, share=1.0), disks)
+    again = Fault(at=RESTART, fault="bounce", peer="learner-0", down=4)
+    return Cheated(played(1.02, CHEATS, again, disks=disks, share=1.0), disks)
 
 
 def test_every_cheat_is_named_and_no_honest_sampler_is(cheated: Cheated) -> None:
@@ -118,7 +122,7 @@ def test_groups_of_who_was_named_are_unverified_and_those_that_wait_are_dropped(
 
 def test_who_is_suspended_samples_little_since_nobody_takes_it(cheated: Cheated) -> None:
     since = {event.sampler: event.at for event in of(cheated.told, Audited) if event.until > 0}
-    late = [event for event in of(cheated.told, Judged) if event.at < EPOCH + 40]
+    late = [event for event in of(cheated.told, Judged) if event.at < EPOCH + RESTART]
     counts = Counter(event.sampler for event in late if event.at > since.get(event.sampler, 1e12) + 8)
     assert counts and max(counts.values()) < 12, counts
 
@@ -131,20 +135,20 @@ def test_the_sampler_s_own_terminal_says_why(cheated: Cheated) -> None:
 def test_who_is_honest_is_replayed_less_and_less(cheated: Cheated) -> None:
     honest = {f"sampler-{len(CHEATS) + number}" for number in range(HONEST)}
     counts = [
-        sum(event.sampler in honest and event.at < EPOCH + 40 for event in of(cheated.told, kind))
+        sum(event.sampler in honest and event.at < EPOCH + RESTART for event in of(cheated.told, kind))
         for kind in (Audited, Judged)
     ]
-    assert 20 * HONEST < counts[0] < counts[1] - HONEST
+    assert 20 * HONEST < counts[0] < counts[1] - 2 * HONEST
 
 
 def test_who_was_suspended_stays_so_when_the_learner_starts_again(cheated: Cheated) -> None:
-    back = [event for event in of(cheated.told, Judged) if event.at > EPOCH + 44]
+    back = [event for event in of(cheated.told, Judged) if event.at > EPOCH + RESTART + 4]
     (evidence,) = cheated.disk.rglob(SUSPENDED)
     assert set(read_suspended(evidence.parent)) == {f"sampler-{number}" for number in range(len(CHEATS))}
     assert len([*evidence.parent.glob("*.evidence")]) == len(CHEATS)
     verdicts = {(event.sampler, event.verdict) for event in back}
     assert ("sampler-0", Verdict.UNVERIFIED) in verdicts and ("sampler-0", Verdict.ADMIT) not in verdicts
-    again = [event for event in of(cheated.told, Audited) if event.at > EPOCH + 40]
+    again = [event for event in of(cheated.told, Audited) if event.at > EPOCH + RESTART]
     assert not [event for event in again if event.until > 0]
 
 
