@@ -6,8 +6,8 @@ them stands beside the accuracy and decides nothing.
 It always takes the newest release that it can fetch, so a slow evaluator skips versions instead of falling
 behind. The tasks are the same each time, and no two of them have one prompt: where the source has fewer than
 `evaluation.tasks`, a note of the first evaluation says how many. Answers whose rewards cannot be computed are
-left out of the accuracy, with an event, but for that which ends the run, where they count as wrong; a version
-without any reward has no accuracy.
+left out of the accuracy, with an event; in the heartbeat's accuracy, which may end the run, they are wrong. A
+version without any reward has no accuracy.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Evaluator:
         host.status.version, host.status.weights = newest.version, newest.weights
         host.status.finished(1, 0, host.now())
         if (held_out := results.pop(HELD_OUT, None)) is not None:
-            # by this the run ends: what cannot be scored is not right there
+            # the run may end by this: an answer that cannot be scored is not right
             whole = len(self._tasks[HELD_OUT])
             host.status.accuracy_before = host.status.accuracy
             host.status.accuracy = held_out.accuracy * (held_out.tasks / whole)
