@@ -42,10 +42,15 @@ ID_LIMIT = 64
 """Bytes of a libp2p id: that of an Ed25519 key has 38, none has more than 44. Held before an id is written in
 base58, which takes time that grows with the square of the length."""
 
-BEAT_LIMIT = Limit(1536, 4 << 10)
-"""A learner's largest one is 1,300 bytes beside a renewed membership of a private run."""
+BEAT_LIMIT = Limit(1792, 4 << 10)
+"""A learner's largest one is 1,600 bytes beside a renewed membership of a private run."""
 
-RELEASE_LIMIT = Limit(1024, 4 << 10)
+BALLOTS = 64
+"""Votes that a release carries: most of 127 learners."""
+
+RELEASE_LIMIT = Limit(10 << 10, 16 << 10)
+"""140 bytes for each vote."""
+
 EVENT_LIMIT = Limit(4096, 16 << 10)
 """Text and names compress three to four times, so an honest envelope does not inflate further."""
 

@@ -152,7 +152,7 @@ class KeyRow(NamedTuple):
 
 KEYS: Mapping[Key, KeyRow] = {
     Key.MEMBER: KeyRow("Beat", RECORD_LIMIT, "serving peers, for newcomers without gossip"),
-    Key.NEWEST: KeyRow("Release", RECORD_LIMIT, "the newest release at the peer"),
+    Key.NEWEST: KeyRow("Release", RECORD_LIMIT, "the newest release at the peer, where it fits"),
 }
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, NewType
 import msgspec
 from msgspec import Meta
 
-from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, WAY_BASES, WAY_STEPS
+from swarm.limits import BALLOTS, MAIL_LIMIT, RELEASE_LIMIT, WAY_BASES, WAY_STEPS
 from swarm.protocol import Phase, Role
 
 PeerId = NewType("PeerId", Annotated[str, Meta(max_length=128)])
@@ -210,6 +210,28 @@ class Patch(Struct):
     """Bytes of the file."""
 
 
+class Vote(Struct, frozen=True):
+    """A learner's signed vote for the release of a version."""
+
+    version: Count
+    parent: Digest
+    """`weights` of the version before."""
+    choice: Annotated[str, Meta(max_length=64)]
+    """The weights that its voter has, or the id of the learner that may step alone."""
+    yields: bool
+    """It is that id."""
+    signature: Annotated[bytes, Meta(max_length=64)]
+
+
+class Ballot(Struct, frozen=True):
+    """A vote for a release, as that release carries it."""
+
+    voter: PeerId
+    yields: bool
+    """It is for the release's publisher; otherwise for its weights."""
+    signature: Annotated[bytes, Meta(max_length=64)]
+
+
 class Release(Struct, tag="release"):
     """A published policy version: the only way in which weights reach others. Its publisher signs it."""
 
@@ -230,6 +252,8 @@ class Release(Struct, tag="release"):
     patches: Annotated[tuple[Patch, ...], Meta(max_length=2)] = ()
     """From the version before, and at a rung of the ladder (swarm.core.agreement.patch_path) from the one
     below, or from version 0."""
+    ballots: Annotated[tuple[Ballot, ...], Meta(max_length=BALLOTS)] = ()
+    """Votes for it, by which peers that were not there know that most learners agreed."""
 
 
 class TrainedStep(Struct):
@@ -408,13 +432,8 @@ class Beat(Struct, tag="beat", omit_defaults=True):
     wasted: Sums = {}
     """Of a sampler: tokens since its start that no learner judged, by cause
     (dashboard.fold.peer.UNJUDGED)."""
-    denied: Annotated[bytes, Meta(max_length=32)] | None = None
-    """Marks of the releases that a witness of its version denies (swarm.core.agreement.round_record); None:
-    it is none."""
-    astray: bool = False
-    """Of a learner that took weights without moments: its steps may be others, and it releases last."""
-    mean: Annotated[bytes, Meta(max_length=12)] = b""
-    """Names the mean that a learner got in its last round (swarm.core.gradient_checks.same_mean)."""
+    vote: Vote | None = None
+    """Of a learner: its last one (peers.runtime.releases.agreement)."""
     accuracy_before: Finite = -1.0
     """Of an evaluator: the accuracy of the evaluation before that of `accuracy`; -1: there was none. Peers of
     version 0.1 end a run by both."""

@@ -48,8 +48,8 @@ def split(s: Situation) -> Iterator[Problem]:
                 )
             ),
             (
-                "They do not find or reach each other, so each makes versions of its own and all but one of"
-                " them are thrown away."
+                "They do not find or reach each other. A version counts with the votes of most learners: the"
+                " groups of the others wait, or are lost."
             ),
             (
                 "See that every learner's address can be dialled from the others (firewall, NAT, relay);"

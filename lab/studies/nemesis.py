@@ -35,7 +35,7 @@ from swarm.sim import disks, nemesis
 from swarm.sim.nemesis import PEACE, STORM, NemesisPlan
 from swarm.sim.scenario import Fault
 from swarm.sim.world import SimPeer, World
-from swarm.types import Digest, Verdict
+from swarm.types import Digest, Release, Verdict
 
 LATE = 12.0
 """Last seconds of peace, in which everything has to be as if nothing had happened."""
@@ -205,6 +205,8 @@ class _Watch:
         self._times: list[float] = []
         """When each of these was emitted: the clocks in them may be wrong."""
         self._look_at = 0.0
+        self._held: dict[str, Release | None] = {}
+        """Peer -> the best release that it held at the last look."""
 
     # --- peers ----------------------------------------------------------------------------------------------
 
@@ -241,6 +243,7 @@ class _Watch:
         if now >= self._look_at:
             self._look_at = now + LOOK
             self._check_growth(now)
+            self._held = {name: life.host.releases.held for name, life in self._lives.items()}
         match event:
             case events.Trained():
                 self._trained(event, now - STORM)
@@ -370,7 +373,7 @@ class _Watch:
             self._trial.fail("strength", f"no group of {', '.join(sorted(silent))} was admitted")
 
     def _check_split(self) -> None:
-        held = {name: life.host.releases.held for name, life in self._lives.items()}
+        held = self._held
         for name, release in held.items():
             if release is None:
                 self._trial.fail("split", f"{name} has no release")

@@ -252,18 +252,15 @@ class LearnerPeer:
         """Seconds until something is due by the clock alone; changes in the host end the wait earlier."""
         waits = [self.host.config.run.pace.beat]
         if self._batch:
-            waits.append(self.other_learners.turns.wait(self.host.steady()))
+            waits.append(self.host.config.run.release.timeout)
         elif may_learn and (closes := self.inbox.closes(now)):
             waits.append(closes)
         return min(waits)
 
     def _fill(self, now: float) -> bool:
-        """Whether there is a batch to learn on. A kept one counts in this learner's turn, or when others are
-        ready; none counts where no other learner would follow."""
-        if self.learner.version >= self.host.releases.doubts.ceiling(self.host.ports.me):
-            return False
+        """Whether there is a batch to learn on, or a kept one with its gradient."""
         if self._take_ahead(now):
-            return self.other_learners.turns.ready(bool(self.other_learners.ready()), self.host.steady())
+            return True
         closes = self.inbox.closes(now) if self._may_take() else None
         if closes is None or (closes > 0.0 and not self._closes_early()):
             return False
@@ -305,10 +302,7 @@ class LearnerPeer:
     async def learn(self) -> Cause:
         host, began, groups = self.host, self.host.now(), [item.group for item in self._batch]
         self.round_totals.announce(groups, [self.inbox.task_and_rewards(group).rewards for group in groups])
-        # A learner that waited for its turn steps with the gradient it has.
-        others_changed = not self.other_learners.turns.waited and await self.round_totals.collect(
-            self.learner.version
-        )
+        others_changed = await self.round_totals.collect(self.learner.version)
         start = host.now()
         self._report.add("gather", start - began)
         if self._gradient is None or others_changed:
@@ -377,7 +371,6 @@ class LearnerPeer:
         mine = self.inbox.scored(self._batch) if self._common_round.counts else ()
         await self.trained.stepped(members, mine, self._common_round.marks)
         await self._unused()
-        await self.other_learners.give_way(members, self.own_release.is_ahead)
         # a second release of one version would be useless
         if self.own_release.is_ahead() and not self.own_release.is_next_of(members):
             return Cause.AHEAD_SEEN
@@ -418,7 +411,6 @@ class LearnerPeer:
 
     def _forget_batch(self) -> None:
         self._batch, self._gradient, self._learnt_ahead = [], None, 0.0
-        self.other_learners.turns.forget()
         self.round_totals.clear()
 
     async def _save_in_turn(self) -> None:

@@ -105,7 +105,7 @@ class SiteExchange:
         """My contribution, as I named it, and its bytes' root."""
         self._closed: tuple[int, bytes] = (-1, b"")
         """The version of the last list that I closed, and the list as I named it."""
-        self._asked = False
+        self._asked = asyncio.Event()
         """Whether a peer lacks that list."""
         self._under_way: set[Digest] = set()
         self._usual = Usual()
@@ -120,6 +120,7 @@ class SiteExchange:
             tasks.create_task(self._host.listen(Topic.CONTRIBUTION, self._receive))
             tasks.create_task(self._host.listen(Topic.COUNTED, self._receive_list))
             tasks.create_task(self._repeat_forever())
+            tasks.create_task(self._answer_forever())
             for _ in range(AT_ONCE):
                 tasks.create_task(self._fetch_forever())
 
@@ -137,7 +138,8 @@ class SiteExchange:
         self._check(opened, one.learner, f"contribution to version {one.version}")
         gathered = self.gathered()
         if (one.version, one.weights) != self._at or one.learner == self._host.ports.me:
-            self._asked |= one.version == self._closed[0]
+            if one.version == self._closed[0]:
+                self._asked.set()
             return
         most = self._largest()
         if not 0 < one.size <= most:
@@ -177,9 +179,14 @@ class SiteExchange:
             await self._host.ports.clock.sleep(self._host.config.run.pace.beat)
             if self.undecided and self._mine:
                 await self._publish(Topic.CONTRIBUTION, self._mine)
-            if self._asked:
-                self._asked = False
-                await self._publish(Topic.COUNTED, self._closed[1])
+
+    async def _answer_forever(self) -> None:
+        """Announce my list again to learners that have not received it: at once, then at most once a beat."""
+        while True:
+            await self._asked.wait()
+            await self._publish(Topic.COUNTED, self._closed[1])
+            await self._host.ports.clock.sleep(self._host.config.run.pace.beat)
+            self._asked.clear()
 
     async def _publish(self, topic: Topic, sealed: bytes) -> None:
         await self._host.ports.gossip.publish(self._host.topic(topic), sealed)

@@ -29,7 +29,7 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.core.agreement import site_lists
 from swarm.core.agreement.rounds import SITES, Cause, Command, Round
-from swarm.core.agreement.solo_turns import GOSSIP_SECONDS
+from swarm.core.agreement.state_sync import GOSSIP_SECONDS
 from swarm.core.agreement.trained import mark
 from swarm.core.intake.batcher import Waiting
 from swarm.learn.learners.site_learner import SiteLearner

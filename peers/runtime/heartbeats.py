@@ -92,8 +92,6 @@ class Heartbeats:
             at=now,
             closed=status.closed,
             early=status.early,
-            astray=status.astray,
-            mean=status.mean,
             accuracy=status.accuracy,
             accuracy_before=status.accuracy_before,
             judged=status.judged,
@@ -107,7 +105,7 @@ class Heartbeats:
             hears=len(kernel.roster) if kernel.who.role is Role.SEED else 0,
             slower=self.slower,
             wasted=dict(status.wasted),
-            denied=self._releases.doubts.votes.denied(),
+            vote=self._releases.agreement.mine,
             progress=status.work.progress(now),
         )
 
@@ -120,7 +118,7 @@ class Heartbeats:
             {"lag": Lag()},
             {"addresses": beat.addresses[:1]},
             {"addresses": ()},
-            {"closed": None, "denied": None, "mean": b""},
+            {"closed": None, "vote": None},
             {"name": "", "state": ""},
         )
         for left_out in less:

@@ -24,7 +24,7 @@ from peers.runtime.run_end import RunEnd
 from peers.runtime.watching.clock_check import ClockCheck
 from swarm import events
 from swarm.frames import wire
-from swarm.limits import BEAT_LIMIT, RECORD_SECONDS
+from swarm.limits import BEAT_LIMIT, RECORD_LIMIT, RECORD_SECONDS
 from swarm.protocol import ROLES, Key, Phase, Role, Topic
 from swarm.types import Beat, PeerId
 
@@ -75,7 +75,7 @@ class Presence:
             return
         if before is None or (before.version, before.weights) != (beat.version, beat.weights):
             self._releases.found(beat.version, beat.weights, opened.sender if invited else None)
-        self._releases.doubts.receive(beat)
+        self._releases.agreement.receive(opened.sender, beat)
         self._met(opened.sender, beat)
         if kernel.who.observes:
             kernel.emit(events.Heard, subject=opened.sender, beat=beat, invited=invited)
@@ -119,7 +119,8 @@ class Postings:
         while True:
             if posts:
                 await board.put(kernel.topic(Key.MEMBER), self._beats.sealed(), ttl=RECORD_SECONDS)
-                if sealed := self._releases.sealed_newest():
+                sealed = self._releases.sealed_newest()
+                if 0 < len(sealed) <= RECORD_LIMIT:  # one with many votes is asked for
                     await board.put(kernel.topic(Key.NEWEST), sealed, ttl=RECORD_SECONDS)
             knows = bool(kernel.roster.learners())
             if not knows:

@@ -182,7 +182,9 @@ class Sampler:
     def _above(self) -> tuple[Any, ...]:
         """The rank that a release must exceed: that of the release I have, or will adopt next."""
         mine = self._ready or self._policy
-        return self.host.releases.doubts.above(mine[0] if mine is not None else None)
+        if mine is None:
+            return ()
+        return self.host.releases.agreement.above((mine[0].version, mine[0].weights))
 
     async def _adopt(self) -> None:
         """Load the ready release into the engine. Raises EngineError; then this release, or a newer one, is

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from swarm.core.beat_pace import granted
-from swarm.core.gradient_checks.majority import CROWD
 from swarm.core.intake.deliveries import pause
 from swarm.limits import RECORD_SECONDS, remember
 from swarm.protocol import RESTING, ROLES, Phase, Role
@@ -31,8 +30,6 @@ class KnownPeer:
     beat: Beat
     received: float
     """When its last heartbeat arrived, unix seconds."""
-    since: float
-    """When the first of those arrived that came without a gap."""
     credit: int
     """Groups it asks of this sampler: from its newest heartbeat or receipt."""
     in_flight: int = 0
@@ -76,8 +73,6 @@ and a window has half an hour."""
 GHOST = RECORD_SECONDS + CLOCK
 """Seconds by which the first heartbeat of a peer may be late: the board keeps one for two minutes. A later
 one is from a peer that is gone, or has a wrong clock: then the next heartbeat is as late."""
-
-NO_PEER = PeerId("")
 
 ELSEWHERE = (*RESTING, Phase.CATCHING_UP, Phase.SYNCING)
 """Phases in which a learner's version says nothing about the others'."""
@@ -144,11 +139,6 @@ class Roster:
         """Seconds since the last heartbeat of a peer that is alive."""
         return now - self._known[peer].received
 
-    def since(self, peer: PeerId) -> float | None:
-        """Since when a peer has been present; None for any other."""
-        known = self._known.get(peer)
-        return known.since if known else None
-
     def receive(self, peer: PeerId, beat: Beat, now: float, proven: bool = True) -> bool:
         """Record a heartbeat. False when it is older than the known one, or too old for an unknown peer.
         `proven`: a member, or a peer that has delivered; strangers never replace one."""
@@ -159,7 +149,7 @@ class Roster:
             return False
         credit = share(beat.credit, beat.takers, self._rng)
         if known is None:
-            known = self._known[peer] = KnownPeer(beat, now, now, credit, phased=(now, self.changes))
+            known = self._known[peer] = KnownPeer(beat, now, credit, phased=(now, self.changes))
         else:
             another = beat.version != known.beat.version and beat.phase is not Phase.SYNCING
             if another or beat.phase is not known.beat.phase:
@@ -251,19 +241,6 @@ class Roster:
     def learners(self) -> list[PeerId]:
         """Learners that are alive, by id."""
         return sorted(self._learners)
-
-    def halfway(self, mine: int = -1, publisher: PeerId = NO_PEER) -> float:
-        """The version that at least half of the learners are at or beyond, of those that are at one and not
-        about to load another. `mine` is this peer's as a learner; a `publisher` counts as beyond all,
-        whatever it claims. Infinite while they are fewer than CROWD."""
-        versions = [float(mine)] if mine >= 0 else []
-        versions += [math.inf] if publisher else []
-        for peer, known in self._learners.items():
-            beat = known.beat
-            if beat.version >= 0 and beat.phase not in ELSEWHERE and peer != publisher:
-                versions.append(beat.version)
-        versions.sort(reverse=True)
-        return versions[(len(versions) - 1) // 2] if len(versions) >= CROWD else math.inf
 
     def holders(self, version: int) -> list[PeerId]:
         """Peers that may hold a release's bytes: all at that version or beyond; strangers last, mirrors

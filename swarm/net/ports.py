@@ -193,8 +193,6 @@ class Average:
     (swarm.core.gradient_checks.reducer_checks)."""
     named: Mapping[PeerId, Collection[PeerId]] = field(default_factory=dict)
     """Members -> those that have proof against them."""
-    mean: bytes = b""
-    """Digest of the mean that I got: the same at all members, unless a reducer handed them different ones."""
     sketches: Sketches | None = None
     """Of the other members' tensors, as far as they came here; None unless `Averager.check` asked for it."""
     recipe: MeanRecipe | None = None

@@ -10,6 +10,7 @@ from role_swarms import EPOCH, Told, scenario
 
 from peers.learner.learner import LearnerPeer
 from swarm.events import Trained
+from swarm.protocol import Phase
 from swarm.sim.scenario import Fault
 from swarm.storage.blocks import Blocks
 from swarm.types import Digest, Release
@@ -21,20 +22,24 @@ Lies = Callable[["Liar"], Coroutine[Any, Any, None]]
 
 
 class Liar(LearnerPeer):
-    """Member of the run, who announces what it is told to, and has no policy itself."""
+    """Member of the run, who votes for what it is told to announce, and has no policy itself: of two learners
+    one vote is enough."""
 
     lies: Lies
 
     async def run(self) -> None:
         if self.host.ports.me != LIAR:
             return await super().run()
+        self.host.status.phase = Phase.GATHERING
         await self.lies()
         await self.host.stop.wait()
 
     async def tell(self, at: float, release: Callable[[], Release]) -> None:
         """Announce it at this virtual second."""
         await self.host.ports.clock.sleep(EPOCH + at - self.host.now())
-        await self.host.releases.announce(release())
+        made, agreement = release(), self.host.releases.agreement
+        agreement.vote(made.version, made.parent, made.weights)
+        await self.host.releases.announce(made)
 
     def newest(self) -> int:
         return max(beat.version for _, beat in self.host.roster)

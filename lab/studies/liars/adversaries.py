@@ -26,18 +26,18 @@ from unittest import mock
 import msgspec
 
 from lab.studies.experiments import Row, measured
-from lab.studies.liars.false_publishers import MEMBERS, RELEASES, liar
+from lab.studies.liars.false_publishers import ELECTED, MEMBERS, RELEASES, liar
 from lab.studies.liars.means import each, mean
 from peers.commands import sim
 from peers.errors import CannotHere
-from peers.runtime.releases import doubts, votes
+from swarm.core.agreement import electorate
 from swarm.core.gradient_checks import norm_screening
 from swarm.events import Averaged, Event, Rejected, Trained
 from swarm.net.memory import rounds
 from swarm.net.memory.network import MemoryAverager
 from swarm.net.memory.rounds import Hands
 from swarm.net.ports import Average, Averager, RoundLost
-from swarm.protocol import Role, Service, Topic
+from swarm.protocol import Role, Service
 from swarm.settings import config as settings
 from swarm.settings.config import DelayLaw, Run
 from swarm.sim.scenario import Scenario
@@ -179,7 +179,7 @@ OF_TWO = (
 
 
 def plan(quick: bool) -> list[Attacked]:
-    attacks = [*ROUNDS, SILENCE, *REDUCERS, *RELEASES, *MEMBERS]
+    attacks = [*ROUNDS, SILENCE, *REDUCERS, *RELEASES, *MEMBERS, ELECTED]
     seconds = 45.0 if quick else 120.0
     seeds = (1,) if quick else (1, 2, 3, 4, 5)
     of_more = [
@@ -205,10 +205,10 @@ def main(quick: bool, out: Path, minutes: float) -> int:
 
 
 FIGURES = ("reward", "versions", "named", "rounds", "innocent", "struck", "proof", "falsely")
-"""Mean reward of the last steps of honest learners; versions made; share of rounds, or of false releases, in
-which the liar was scaled down or doubted; rounds, or false releases, until it was; share of rounds in which
-another one was; how many learners have a recomputed gradient against it; rounds until the first of them; how
-many such proofs honest ones have against each other."""
+"""Mean reward of the last steps of honest learners; versions made; share of rounds in which the liar was
+scaled down or doubted; rounds until it was; share of rounds in which another one was; how many learners have
+a recomputed gradient against it; rounds until the first of them; how many such proofs honest ones have
+against each other."""
 
 
 # --- one training -------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def spawn(peer: SimPeer, one: Attacked, heard: Overheard) -> Coroutine[Any, Any,
     if peer.name != one.liar:
         listens = attack in OVERHEARING and peer.role is Role.LEARNER
         return sim.spawn(with_averager(peer, OpenAverager(peer.ports.averager, heard)) if listens else peer)
-    if attack in RELEASES or attack in MEMBERS:
+    if attack in RELEASES or attack in MEMBERS or attack == ELECTED:
         return sim.run_peer(
             peer, sim.policy_parts(peer.config), lambda host, parts: liar(host, parts, attack)
         )
@@ -378,8 +378,7 @@ def believing() -> Iterator[None]:
     with ExitStack() as stack:
         for module, name, value in (
             (norm_screening, "FAR", math.inf),
-            (doubts, "LEAD", math.inf),
-            (votes, "CROWD", LEARNERS + 1),
+            (electorate, "PAIR", LEARNERS + 1),
             (rounds, "largest_mean_norm", lambda claims, judged: math.inf),
             (rounds, "screened_weights", _all_stand),
         ):
@@ -398,13 +397,10 @@ def figures(told: Sequence[Event], liar: PeerId) -> Row:
     steps = [event for event in told if isinstance(event, Trained) and event.peer != liar]
     rounds = [event for event in told if isinstance(event, Averaged) and event.peer == "learner-0"]
     accused = [event for event in told if isinstance(event, Rejected) and event.peer == "learner-0"]
-    refused = [event for event in accused if event.kind == Topic.RELEASE]
     means = [event.at for event in accused if event.kind == "mean" and event.sender == liar]
     struck = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
     proofs = [event.at for event in struck if event.sender == liar]
     named = [liar in event.scaled or any(at <= event.at for at in means) for event in rounds]
-    if refused:
-        named = [event.sender == liar for event in refused]
     last = [event.metrics["reward"] for event in steps if event.groups > 0][-LAST:]
     return {
         "reward": fmean(last) if last else math.nan,

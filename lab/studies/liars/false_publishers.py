@@ -1,8 +1,9 @@
 """Learners that lie in their releases, for `swarm bench adversaries`.
 
     Publisher     announces now and then, and does nothing else
-    FalseMember   is in each round as honest ones are, and true there; at once it releases other weights than
-                  the round's result, in place of these or beside them
+    Elected       votes for a step of its own in each version, and is in no round
+    FalseMember   is in each round as honest ones are, and true there; at once it votes for other weights than
+                  the round's result, and releases these, in place of the result or beside it
 
 Not handled here: a liar's gradients in rounds (lab.studies.liars.adversaries).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from torch import Tensor
 
 from peers.commands import sim
@@ -21,7 +23,7 @@ from swarm.learn.files.weights import release_bytes
 from swarm.learn.learners.learner import Learner
 from swarm.learn.models.tabular import Tabular
 from swarm.limits import RELEASE_LIMIT
-from swarm.protocol import Topic
+from swarm.protocol import Phase, Topic
 from swarm.settings.config import Run
 from swarm.storage.blocks import Blocks
 from swarm.types import Digest, PeerId, Release
@@ -36,8 +38,8 @@ BACK = 3.0
 """Times the round's step by which false weights lie behind the version before."""
 
 LITTLE = 0.045
-"""Steps by which weights are false that look as if rounding had made them
-(peers.learner.agreement.other_bytes)."""
+"""Steps by which weights are false that look as if rounding had made them: a member whose round made as many
+results as it had members would vote for them (peers.learner.agreement.other_bytes)."""
 
 RELEASES: dict[str, Callable[[Release], tuple[int, Digest]]] = {
     "false version": lambda newest: (newest.version + 1000, Digest("")),
@@ -45,6 +47,8 @@ RELEASES: dict[str, Callable[[Release], tuple[int, Digest]]] = {
     "a next version of its own": lambda newest: (newest.version + 1, newest.weights),
 }
 """Version and parent of its announcement, by the newest release that it holds; it does nothing else."""
+
+ELECTED = "votes for its own steps"
 
 Lie = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Its first version, the one before and the round's -> the weights that it releases."""
@@ -80,14 +84,43 @@ class Publisher(LearnerPeer):
                 await host.releases.announce(_made_up(host, version, parent, data, learners=4))
 
 
-class FalseMember(LearnerPeer):
-    """A learner that is honest but for its announcement right after a step; of every second version, where
-    that shows, as of fewer learners than there were."""
+class Elected(LearnerPeer):
+    """A learner that says that it waits with a gradient and votes for itself at each version, once the others
+    have made one; where it is chosen it releases the weights that training began with."""
 
     attack: str
 
     async def run(self) -> None:
-        own = self.own_release
+        host, data, me = self.host, self.learner.weights().data, self.host.ports.me
+        agreement = host.releases.agreement
+        agreement._follow = lambda: None  # type: ignore[method-assign]
+        while not host.stop.is_set():
+            await host.ports.clock.sleep(0.1)
+            newest = agreement.candidates.best(agreement.counts)
+            if newest is None or newest.version == 0:
+                continue
+            version, parent = newest.version + 1, newest.weights
+            host.status.version, host.status.weights, host.status.phase = version - 1, parent, Phase.MATCHING
+            agreement.vote(version, parent, me)
+            if agreement.agrees(version, parent, me, waits=True):
+                await host.releases.announce(_made_up(host, version, parent, data, learners=1))
+
+
+class FalseMember(LearnerPeer):
+    """A learner that is honest but for its votes, and its announcement right after a step."""
+
+    attack: str
+
+    async def run(self) -> None:
+        own, agreement = self.own_release, self.host.releases.agreement
+        self._false = dict[int, Digest]()
+        """Version -> the weights that it has votes for."""
+        vote = agreement.vote
+
+        def lie(version: int, parent: Digest, choice: str) -> None:
+            vote(version, parent, self._false.get(version, choice))
+
+        agreement.vote = lie  # type: ignore[method-assign]
         if self.attack == EQUIVOCATION:
             own._turn = lambda: 0  # type: ignore[method-assign]
         else:
@@ -102,13 +135,15 @@ class FalseMember(LearnerPeer):
         cause = await super().step()
         if cause is Cause.STEPPED and len(members) > 1:
             assert isinstance(learner, TwoFaced)
-            is_little = self.attack == A_LITTLE
-            said = len(members) - (0 if is_little else learner.version % 2)
-            release = _made_up(self.host, learner.version, parent, learner.false, said)
-            if is_little:
-                await self.host.releases.announce(release)  # and follows it
+            releases = self.host.releases
+            release = _made_up(self.host, learner.version, parent, learner.false, len(members))
+            self._false = {release.version: release.weights}
+            releases.agreement.vote(release.version, parent, release.weights)
+            if self.attack == A_LITTLE:
+                await releases.announce(release)  # and follows it
             else:
-                sealed = self.host.seal(release, RELEASE_LIMIT)
+                signed = msgspec.structs.replace(release, ballots=releases.agreement.ballots(release))
+                sealed = self.host.seal(signed, RELEASE_LIMIT)
                 await self.host.ports.gossip.publish(self.host.topic(Topic.RELEASE), sealed)
         return cause
 
@@ -148,12 +183,15 @@ def _made_up(host: Host, version: int, parent: Digest, data: bytes, learners: in
 
 
 def liar(host: Host, parts: sim.PolicyParts, attack: str) -> LearnerPeer:
-    """The learner of an attack of RELEASES or MEMBERS."""
+    """The learner of an attack of RELEASES or MEMBERS, or one that would be elected."""
     run = host.config.run
     learner, decoder = parts.learner()
     source = sim.tasks.source(run.task, run.seed)
-    if attack in RELEASES:
-        made: Publisher | FalseMember = Publisher(host, learner, source, decoder, None)
+    made: Publisher | Elected | FalseMember
+    if attack == ELECTED:
+        made = Elected(host, learner, source, decoder, None)
+    elif attack in RELEASES:
+        made = Publisher(host, learner, source, decoder, None)
     else:
         made = FalseMember(host, TwoFaced(run, MEMBERS[attack]), source, decoder, None)
     made.attack = attack

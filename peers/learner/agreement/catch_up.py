@@ -1,8 +1,7 @@
 """Loads the swarm's release into a learner that is behind it or differs from it.
 
     at the start        -> the swarm's news, before the state on this disk
-    a better release    -> was it made by this learner's round?          (peers.learner.agreement.other_bytes)
-                        -> the full state of a learner that is at it: this learner syncs
+    a better release    -> the full state of a learner that is at it: this learner syncs
                         (peers.learner.agreement.state_transfer)
         meanwhile       -> its weights, and a gradient             (peers.learner.agreement.weights_meanwhile)
     without that state  -> its weights (peers.learner.agreement.next_release)
@@ -19,7 +18,6 @@ import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from peers.learner.agreement.other_bytes import OtherBytes
 from peers.learner.agreement.other_learners import OtherLearners
 from peers.learner.agreement.own_release import Had, OwnRelease
 from peers.learner.agreement.state_transfer import StateTransfer
@@ -30,7 +28,7 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.core.agreement.lineage import Point
 from swarm.core.agreement.rounds import Cause
-from swarm.core.agreement.solo_turns import GOSSIP_SECONDS
+from swarm.core.agreement.state_sync import GOSSIP_SECONDS
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.learners.base_learner import BaseLearner
 from swarm.protocol import Kind
@@ -70,7 +68,6 @@ class CatchUp:
         self._host, self._learner, self._transfer = host, learner, transfer
         self._next_gradient, self._hold = next_gradient, hold
         self._own_release, self._other_learners = own_release, other_learners
-        self._other_bytes = OtherBytes(host, own_release)
         self._taken = asyncio.Queue[tuple[Release, Had]]()
         self._no_state_before = -math.inf
         """The time until which no state is asked for."""
@@ -90,18 +87,16 @@ class CatchUp:
 
     def _others_are_ahead(self) -> bool:
         """Is a learner at the release that I would take? All begin with version 0."""
-        release = self._own_release.awaited()
-        if release is None or release.version == 0:
+        release, others = self._own_release.awaited(), self._other_learners
+        if release is None or (release.version == 0 and not others.ready()):
             return True
-        return self._other_learners.at_release(release) is not None
+        return others.at_release(release) is not None
 
     async def fetch(self) -> Cause:
         """Load the better release, once nothing uses my policy."""
         had, host = self._own_release.had(), self._host
         if (taken := await self._take(had)) is None:
             return Cause.FETCH_FAILED
-        if not had.is_of_its_round(taken):
-            host.releases.doubts.votes.witness.took()
         await self._hold_taken(taken, had)
         self._took(taken, had)
         joins = self._synced and self._own_release.is_settled()
@@ -113,18 +108,12 @@ class CatchUp:
         """Load the better release. None when that failed, or it is not what my round made; the learner is
         unchanged then."""
         self.meanwhile.held = None
-        if await self._other_bytes.refuses(had):
-            return None
         release = await self._take_state(had)
         in_rounds = self._host.config.run.averaging.mode == "butterfly"
         self._synced = in_rounds and release is not None and release.version > 0  # all begin at version 0
         if release is not None:
-            self._other_bytes.set_astray(False)
             return release
-        release = await self._load() or self.meanwhile.held
-        if release is not None and not had.is_of_its_round(release):
-            self._other_bytes.set_astray(release.version > 0)
-        return release
+        return await self._load() or self.meanwhile.held
 
     def _took(self, taken: Release, had: Had) -> None:
         """I took a release, and had that version."""
@@ -170,14 +159,12 @@ class CatchUp:
         `_took`."""
         own, host, start = self._own_release, self._host, self._host.steady()
         release = own.awaited()
-        if release is None or start < self._no_state_before:
-            return None
+        if release is None or release.version == 0 or start < self._no_state_before:
+            return None  # at version 0 no learner has another state than its weights
         # rounds do not wait there: a learner that is behind takes the outer steps that it missed
         if release.version != self._learner.version and host.config.run.averaging.mode == "sites":
             return None
         if (giver := self._other_learners.at_release(release)) is None:
-            return None
-        if not await host.releases.doubts.leads_on(release):
             return None
         self._other_learners.set_syncing(True)
         overlap, taken = host.config.run.averaging.overlap, None

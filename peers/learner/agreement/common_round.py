@@ -1,17 +1,18 @@
-"""A learner's gradient, averaged with those of the others, or the turn to step alone.
+"""A learner's gradient, averaged with those of the others, or a step alone that the others yield to.
 
     gradient of a batch -> a learner syncs?   wait for it       (swarm.core.agreement.state_sync)
-                        -> no other is ready  alone
                         -> a round            the mean of its members, the marks of their groups
-                        -> no round           one of the ready learners steps, the others keep their gradients
+                        -> no round           the learners vote for one that steps alone, the oldest that
+                                              waits; the others keep their gradients
 
-Not handled here: how members find each other (the Averager port), the order of turns
-(swarm.core.agreement.solo_turns).
+Not handled here: how members find each other (the Averager port), which votes are enough
+(peers.runtime.releases.agreement).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from peers.learner.agreement.other_learners import OtherLearners
@@ -23,16 +24,15 @@ from peers.learner.step_report import StepReport
 from peers.learner.trained_groups import marks
 from peers.runtime.host import Host
 from swarm import events
-from swarm.core.agreement.rounds import Cause
+from swarm.core.agreement.electorate import PAIR, favourite
+from swarm.core.agreement.rounds import Cause, State
 from swarm.core.agreement.trained import marks_of
-from swarm.core.gradient_checks.majority import CROWD
-from swarm.core.gradient_checks.same_mean import mark
 from swarm.core.gradient_checks.step_recipe import MeanRecipe
 from swarm.core.intake.batcher import Waiting
 from swarm.learn.learners.base_learner import Gradient
 from swarm.membership.identity import human_name
 from swarm.net.ports import Average, NotFinite, RoundLost
-from swarm.types import PeerId
+from swarm.types import Digest, PeerId
 
 BREAKS = 3
 """Rounds of one version that may break before a learner steps alone: each costs at most the round's
@@ -68,6 +68,8 @@ class CommonRound:
         """Members to which p2pd carried this learner's parts in the last round."""
         self._breaks, self._patient_until = 0, 0.0
         """Rounds that broke, and until when I wait for others' gradients."""
+        self._passed = set[PeerId]()
+        """Learners that were chosen and did not step in a time-out, each until it releases again."""
         self._gave_way = False
         """This learner left the last round before it began: the others wait for one that waits for its
         state."""
@@ -90,12 +92,9 @@ class CommonRound:
         self._rechecks.show(self._own_release.weights, gradient)
         self.members, self.marks, self.counts = frozenset([host.ports.me]), {}, True
         self.recipe = None
-        if not others:
-            self._report.seconds["average"] = host.now() - start
-            return Cause.ALONE
-        self._other_learners.turns.begin(self._other_learners.at_my_version())
-        partners = self._other_learners.partners()
-        if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:
+        partners = self._other_learners.partners() if others else ()
+        gives_up = self._breaks > (0 if self._others_voted() else BREAKS)
+        if gives_up or not partners or self._is_bound():
             return await self._without_round()
         self._rechecks.before_round(partners)
         try:
@@ -110,7 +109,8 @@ class CommonRound:
         if outcome is None:
             # a learner that had its gradient before the round waits for those that compute theirs
             early = host.steady() < self._patient_until and self._other_learners.are_learning()
-            return Cause.ROUND_BROKE if early or self._gave_way else await self._without_round()
+            again = early or self._gave_way or self._transfer.comes_first
+            return Cause.ROUND_BROKE if again else await self._without_round()
         await self._averaged(outcome)
         return Cause.AVERAGED
 
@@ -150,7 +150,7 @@ class CommonRound:
         patience, self._gave_way = max(0.0, waits - settings.match), False
         watch = asyncio.ensure_future(self._watch(partners))
         try:
-            with self._other_learners.meeting(patience, host.steady() < self._patient_until) as members:
+            with self._other_learners.meeting() as members:
                 outcome = await host.ports.averager.average(
                     self._version(),
                     [gradient.vector],
@@ -187,9 +187,6 @@ class CommonRound:
         host, self.members, self.marks = self._host, outcome.members, outcome.marks
         self.counts, self.recipe = host.ports.me in outcome.marks, outcome.recipe
         self._report_members(outcome.false, outcome.through)
-        host.status.mean = mark(self._own_release.weights, outcome.mean)
-        if len(outcome.members) >= CROWD:
-            host.beat_now()  # before any learner compares the release of a member
         host.traffic.averaged(outcome.exchanged)
         host.emit(
             events.Averaged,
@@ -198,6 +195,7 @@ class CommonRound:
             seconds=round(outcome.seconds, 3),
             scaled={peer: float(f"{share:.3g}") for peer, share in sorted(outcome.scaled.items())},
         )
+        self._other_learners.set_state(State.STEPPING)  # a recheck may take long
         await self._rechecks.after_round(outcome, self._own_release.weights)
 
     def makes(self, batch: Sequence[Waiting]) -> Progress:
@@ -216,9 +214,48 @@ class CommonRound:
             self._host.emit(events.Noted, level="info", text=text)
         self._false, self._through = false, through
 
+    def _others_voted(self) -> bool:
+        votes = self._host.releases.agreement.of(self._version() + 1, self._own_release.weights)
+        return bool(votes.keys() - {self._host.ports.me})
+
+    def _is_bound(self) -> bool:
+        """Does my vote for another learner's step bind me?"""
+        return self._host.releases.agreement.bound(self._version() + 1, self._own_release.weights)
+
     async def _without_round(self) -> Cause:
-        """No round of those that are ready succeeded: one steps alone, others keep their gradient."""
-        mine = not self._own_release.is_overtaken() and await self._other_learners.my_turn()
-        if self._own_release.is_overtaken():
-            return Cause.AHEAD_SEEN
-        return Cause.ALONE if mine else Cause.NO_PEER_CAME
+        """No round of those that are ready succeeded: the learners vote for one that steps alone, the others
+        keep their gradients."""
+        host, agreement, me = self._host, self._host.releases.agreement, self._host.ports.me
+        version, parent, until = self._version() + 1, self._own_release.weights, math.inf
+        self._passed.discard(self._publisher())
+        while not (self._own_release.is_overtaken() or host.stop.is_set()):
+            if until == math.inf and not self._is_bound():
+                agreement.vote(version, parent, self._choice(version, parent))
+                until = host.steady() + host.config.run.release.timeout
+            waits = host.steady() < until
+            if agreement.agrees(version, parent, me, waits=waits):
+                return Cause.ALONE
+            if not waits:
+                others = self._other_learners.waiting()
+                self._passed |= {one for one in others if agreement.agrees(version, parent, one, waits=False)}
+                return Cause.NO_PEER_CAME
+            await host.changed(min(until - host.steady(), host.config.run.pace.beat))
+        return Cause.AHEAD_SEEN if self._own_release.is_overtaken() else Cause.NO_PEER_CAME
+
+    def _choice(self, version: int, parent: Digest) -> str:
+        """The choice of several others, or of the other one of two; or the oldest learner that waits with a
+        gradient, last the one that made this version, so that none makes all. Those that did not step when
+        they were chosen are passed over."""
+        agreement, me, last = self._host.releases.agreement, self._host.ports.me, self._publisher()
+        votes = {peer: one for peer, one in agreement.of(version, parent).items() if peer != me}
+        choice = favourite(votes, agreement.order(votes))
+        enough = [*votes.values()].count(choice) > 1 or len(agreement.electors()) <= PAIR
+        if choice and enough and choice not in self._passed:
+            return choice
+        waiting = {me, *self._other_learners.waiting()} - self._passed
+        return min(agreement.order(waiting), key=last.__eq__)
+
+    def _publisher(self) -> PeerId:
+        """Of my version."""
+        release = self._host.releases.named(self._version(), self._own_release.weights)
+        return release.publisher if release is not None else self._host.ports.me

@@ -1,87 +1,93 @@
-"""Whether the release of another member of this learner's round is the result of that round.
+"""The vote of a learner where the members of its round made different bytes.
 
-    its release has other bytes -> fetched -> how far they are       (swarm.learn.files.release_distance)
-        within the rounding of a step -> loaded
-        beyond that                   -> denied                      (peers.runtime.releases.votes)
+    all members voted, for no bytes most
+        those of the oldest -> fetched -> how far from mine      (swarm.learn.files.release_distance)
+            within the rounding of a step -> voted for
+            beyond that                   -> those of the next one that is older than this learner
+    nothing is decided by that, now or in the last version -> the bytes of the oldest
 
-Where bytes are equal, the usual case, nothing is fetched and nothing is compared. A learner that loaded
-weights without the optimizer's moments, or got another mean than most (swarm.core.gradient_checks.same_mean),
-makes other steps than the rest, and denies nothing until its steps equal another's again. Not handled here:
-runs at sites and swarms of fewer than three learners, whose releases have no witness.
+On like machines all members make the same bytes, and nothing is fetched. Not handled here: the release of
+these bytes, which is loaded as any other one (peers.learner.agreement.catch_up).
 """
 
 from __future__ import annotations
 
-from peers.learner.agreement.own_release import Had, OwnRelease
+from collections.abc import Collection
+from itertools import takewhile
+
 from peers.runtime.host import Host
-from swarm import events
+from swarm.core.agreement.electorate import PAIR
 from swarm.learn.files.release_distance import apart
+from swarm.net.ports import NetError
 from swarm.protocol import Kind
-from swarm.storage.blocks import Damaged
-from swarm.types import Release
+from swarm.storage.blocks import Blocks, Damaged
+from swarm.types import Digest, PeerId
 
-NEAR, FAR = 0.02, 0.05
-"""Steps of the round within which rounding alone leaves two members, and beyond which a release is not what
-the round made. Of float32 masters of which every second is one unit in the last place off, at rates of 1e-7
-to 1e-2, .02 is the most (tests/unit/learn/test_release_distance.py)."""
-
-AGAIN = 3
-"""Rounds in a row in which a learner's step is within NEAR of another's until it counts as theirs. Moments
-that lack one step make steps that are .01 to .1 off: one may be near by chance."""
+FAR = 0.05
+"""Steps of the round beyond which other bytes are not what the round made. Of float32 masters of which every
+second is one unit in the last place off, at rates of 1e-7 to 1e-2, .02 is the most
+(tests/unit/learn/test_release_distance.py)."""
 
 
 class OtherBytes:
-    def __init__(self, host: Host, own_release: OwnRelease) -> None:
-        self._host, self._own_release = host, own_release
-        self._alike = 0
-        """My last rounds in a row in which my step was as another's."""
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._all_far = False
+        """In the last version none were near mine, and no time-out changed that."""
+        self._passed = Digest("")
+        """Bytes that were voted for and did not come."""
 
-    def set_astray(self, astray: bool) -> None:
-        """Whether my moments are not the others', so that my steps are none of theirs."""
-        self._host.status.astray, self._alike = astray, 0
+    def are_many(self, version: int, parent: Digest, members: Collection[PeerId]) -> bool:
+        """Did the members of the round that made this version all vote, for bytes of which none has enough
+        votes?"""
+        agreement, choices = self._host.releases.agreement, {*self._of(version, parent, members).values()}
+        voters = agreement.of(version, parent).keys()
+        if len(choices) < 2 or not voters >= {*self._present(members)}:
+            return False
+        return not any(agreement.agrees(version, parent, one, waits=True) for one in choices)
 
-    async def refuses(self, had: Had) -> bool:
-        """Do I deny the release that I am about to take in place of the version that I had?"""
-        with self._host.releases.doubts.votes.comparing():
-            return await self._differs(had)
+    def pass_over(self, weights: Digest) -> None:
+        """These did not come: vote for others."""
+        self._passed = weights
 
-    async def _differs(self, had: Had) -> bool:
-        host, own, votes = self._host, self._own_release, self._host.releases.doubts.votes
-        release = own.awaited()
-        if release is None or not (had.is_of_its_round(release) and votes.stands()):
-            return False
-        arrived = await own.next.wait()
-        if arrived is None or not had.is_of_its_round(arrived[0]):
-            return False
-        release, weights = arrived
-        mine, before = (host.releases.blobs.blocks(root) for root in (own.weights, had.parent))
-        if mine is None or before is None:
-            return False
+    def _of(self, version: int, parent: Digest, members: Collection[PeerId]) -> dict[PeerId, Digest]:
+        votes = self._host.releases.agreement.of(version, parent)
+        found = {peer: Digest(votes[peer]) for peer in self._present(members) if peer in votes}
+        return {peer: weights for peer, weights in found.items() if weights != self._passed}
+
+    def _present(self, members: Collection[PeerId]) -> list[PeerId]:
+        agreement = self._host.releases.agreement
+        return agreement.order([peer for peer in agreement.electors() if peer in members])
+
+    async def vote(self, version: int, parent: Digest, members: Collection[PeerId], mine: Blocks) -> None:
+        """Vote for the bytes of the oldest member that are near mine, unless this learner is older."""
+        host, before = self._host, self._host.releases.blobs.blocks(parent)
+        votes = self._of(version, parent, members)
+        if len(votes) <= PAIR:  # neither of two is most: the older one is followed, without a look
+            self.give_in(version, parent, members)
+        if len(votes) <= PAIR or before is None:
+            return
+        older = takewhile(lambda vote: vote[0] != host.ports.me, votes.items())
+        for peer, weights in older:
+            if await self._is_near(version, peer, weights, mine, before):
+                self._all_far = False
+                host.releases.agreement.vote(version, parent, weights)
+                return
+        if self._all_far:
+            self.give_in(version, parent, members)
+
+    def give_in(self, version: int, parent: Digest, members: Collection[PeerId]) -> None:
+        """Vote for the bytes of the oldest member: none are near to those of another."""
+        self._all_far = True
+        if votes := self._of(version, parent, members):  # others may be decided by now, and have the next one
+            self._host.releases.agreement.vote(version, parent, next(iter(votes.values())))
+
+    async def _is_near(
+        self, version: int, peer: PeerId, weights: Digest, mine: Blocks, before: Blocks
+    ) -> bool:
+        host = self._host
         try:
-            steps = await host.ports.work.run(Kind.PATCH, apart, mine, weights.blocks, before)
-        except (ValueError, Damaged):
-            return False  # the loader of the release reports why it cannot be used
-        return self.judge(release, steps)
-
-    def judge(self, release: Release, steps: float) -> bool:
-        """Whether to deny the release of another member of this round, which is so many steps from this
-        learner's."""
-        status, votes = self._host.status, self._host.releases.doubts.votes
-        deceived = votes.got_another_mean(release.version)
-        if steps > FAR and not status.astray and self._host.ports.me in deceived:
-            self.set_astray(True)
-            text = "a reducer handed me another mean than most of my round got: my step is not theirs"
-            self._host.emit(events.Noted, level="warning", text=f"version {release.version}: {text}")
-        self._alike = self._alike + 1 if steps <= NEAR else 0
-        if self._alike >= AGAIN:
-            self.set_astray(False)
-        if steps <= FAR or status.astray:
-            return False
-        votes.found_false(release)
-        if not votes.denies(release):
-            return False
-        self._own_release.turn_again()
-        named = f"release {release.version} of {release.publisher}"
-        text = f"{named} is {steps:.2g} steps from what its round made"
-        self._host.emit(events.Noted, level="warning", text=text)
-        return True
+            theirs = await host.releases.blobs.fetch(version, weights, mine.size, [peer], lambda: [peer])
+            return await host.ports.work.run(Kind.PATCH, apart, mine, theirs, before) <= FAR
+        except (NetError, ValueError, Damaged):
+            return False  # it is not what this round made, or is not here: the next one's may be

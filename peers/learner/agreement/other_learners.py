@@ -1,8 +1,7 @@
-"""The other learners by their heartbeats: which can take part in a round, and whose turn it is to step alone.
+"""The other learners by their heartbeats: which can take part in a round, and how long it waits for them.
 
-A heartbeat that names a release may arrive before the announcement of the release; while such a heartbeat is
-known, this learner makes no second release of that version. Not handled here: how members of a round find
-each other (the Averager port), the order of turns (swarm.core.agreement.solo_turns).
+Not handled here: how members of a round find each other (the Averager port), which learner steps alone
+(peers.learner.agreement.common_round).
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from peers.runtime.host import Host
-from peers.runtime.releases.votes import HEARD
 from swarm import events
 from swarm.core.agreement.batch_shares import batch_shares, in_groups, worth_waiting
 from swarm.core.agreement.missed_rounds import MissedRounds
 from swarm.core.agreement.rounds import State
-from swarm.core.agreement.solo_turns import GOSSIP_SECONDS, SoloTurns
 from swarm.core.agreement.state_sync import SLOWER, WINDOW_SHARE, StateSync
 from swarm.protocol import RESTING, Phase
 from swarm.types import Beat, PeerId, Release
@@ -25,6 +22,9 @@ from swarm.types import Beat, PeerId, Release
 ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING, Phase.SYNCING)
 """Phases that are announced by a heartbeat at once: the other learners close their batches too, wait, and
 know which of them may step alone."""
+
+GIVEN_UP = Phase.MATCHING, Phase.GATHERING
+"""The phase before and after a learner gives its wait up, which is announced, too."""
 
 UNRELEASED = {State.GATHERING: Phase.RELEASING, State.LEARNING: Phase.EARLY, State.RELEASING: Phase.EARLY}
 """State of a round whose version is not released yet -> its phase, in which others wait for the release."""
@@ -40,19 +40,15 @@ class OtherLearners:
     def __init__(self, host: Host, version: Callable[[], int]) -> None:
         """`version()` is this learner's version."""
         self._host, self._version = host, version
-        run, me = host.config.run, (host.who.incarnation, host.ports.me)
-        self.turns = SoloTurns(me, run.release.timeout)
         self._long_step: asyncio.TimerHandle | None = None
         """Announces a step that takes long."""
         self._state, self._releasing, self._syncs = State.GATHERING, False, False
         self._meets = False
         """A round is under way."""
-        self._missed_rounds, self.most = MissedRounds(), run.window.seconds / WINDOW_SHARE
+        self._missed_rounds, self.most = MissedRounds(), host.config.run.window.seconds / WINDOW_SHARE
         """Seconds that the state of a learner may take."""
         self._met: frozenset[PeerId] = frozenset()
         """Members of my last round."""
-        self._waits: dict[PeerId, int] = {}
-        """Learner that waited for a round at the last look -> the version of that round."""
         self._state_sync = StateSync(self.most)
         self._shared: tuple[tuple[int, int, float], float] | None = None
         """`as_fast` at each group: its inputs, and its value."""
@@ -114,59 +110,41 @@ class OtherLearners:
     def partners(self) -> list[PeerId]:
         """Those of them that are worth waiting for in a round of my version: that came to the last ones, and
         compute a group in the time of one."""
-        self._missed_rounds.moved(self.at_my_version())
-        beats = {
-            peer: self._host.roster.beat(peer)
-            for peer in self._missed_rounds.expected(self.ready(), self._version())
-        }
+        expected = self._missed_rounds.expected(self.ready(), self._version())
+        beats = {peer: self._host.roster.beat(peer) for peer in expected}
         here = {peer: beat for peer, beat in beats.items() if beat is not None}
         mine, *counts = self._groups([*here.values()])
-        return [peer for peer, count in zip(here, counts, strict=True) if count or not mine]
+        found = [peer for peer, count in zip(here, counts, strict=True) if count or not mine]
+        self._host.releases.agreement.meets = bool(found)
+        return found
 
     @contextmanager
-    def meeting(self, patience: float, early: bool = False) -> Iterator[set[PeerId]]:
-        """While the body averages this version, at most `patience` longer than the run's match window: yields
-        a set for the members of its round. A learner that announced a round and missed it, again and again,
-        is no longer awaited; `early`: the gradient was ready before the others can have theirs."""
-        members, entered, version = set[PeerId](), set[PeerId](), self._version()
-        late, still = set[PeerId](), set[PeerId]()
-
-        def look() -> None:
-            beats = self._all_beats().items()
-            entered.update(peer for peer, beat in beats if self._comes(peer, beat))
-            late.update(peer for peer, beat in beats if beat.phase is not Phase.MATCHING)
-            self._waits = {peer: beat.version for peer, beat in beats if beat.phase is Phase.MATCHING}
-            still.update(peer for peer, waits in self._waits.items() if waits < version)
-
-        half = patience + self._host.config.run.averaging.match / 2
-        looks = asyncio.get_running_loop().call_later(half, look)
-        votes, self._meets = self._host.releases.doubts.votes, True
-        votes.meet()
+    def meeting(self) -> Iterator[set[PeerId]]:
+        """While the body averages this version: yields a set for the members of its round. A learner that
+        waited for a round of it as this one did, and missed it, again and again, is no longer awaited."""
+        members, self._meets = set[PeerId](), True
         try:
             yield members
         finally:
             self._meets = False
-            looks.cancel()
             self._met = frozenset(members)
-            votes.met(members, patient=early)
         self._shared = None
-        self._missed_rounds.forget({peer: beat.incarnation for peer, beat in self._all_beats().items()})
-        missing = set[PeerId]() if early else entered
-        for peer, rounds in self._missed_rounds.ended(
-            missing, members - {self._host.ports.me}, late, still
-        ).items():
-            self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
+        others, beats = members - {self._host.ports.me}, self._all_beats()
+        waited = [*filter(self._has_waited, beats)]
+        for peer, rounds in self._missed_rounds.ended(waited, others).items():
+            self._host.emit(events.Unreached, version=self._version(), subject=peer, rounds=rounds)
+        self._missed_rounds.forget(self._missed_rounds.missed() - beats.keys())
 
-    def _comes(self, peer: PeerId, beat: Beat) -> bool:
-        """Whether a learner is present, and has groups for a round of this version, or computes for one that
-        is over, or has waited for that since the last look. A learner that died may have announced the
-        same."""
-        if self._host.roster.silent(peer, self._host.now()) > HEARD * self._host.config.run.pace.beat:
-            return False
-        if beat.version < self._version():
-            return beat.phase is Phase.LEARNING or self._waits.get(peer) == beat.version
-        has_groups = beat.phase in IN_ROUND or (beat.phase is Phase.GATHERING and beat.inbox > 0)
-        return has_groups and beat.version == self._version()
+    def reached(self, peer: PeerId) -> None:
+        """A learner's state goes between this one and me: we can meet."""
+        self._missed_rounds.forget([peer])
+
+    def _has_waited(self, peer: PeerId) -> bool:
+        """Did another learner wait for a round of my version, for half of a match window at least?"""
+        roster, host = self._host.roster, self._host
+        since, beat = host.now() - host.config.run.averaging.match / 2, roster.beat(peer)
+        waits = beat is not None and beat.phase is Phase.MATCHING and beat.version <= self._version()
+        return waits and roster.phased(peer)[0] < since
 
     def as_fast(self) -> float:
         """How many learners of this speed would share the batch of a round of all learners."""
@@ -244,15 +222,6 @@ class OtherLearners:
         beats = (self._host.roster.beat(peer) for peer in self.partners())
         return [beat for beat in beats if beat is not None]
 
-    def with_unheard_release(self, version: int) -> set[PeerId]:
-        """Learners whose heartbeat names a release of `version` or later that has not been announced here."""
-        beats = ((peer, self._host.roster.beat(peer)) for peer in self.ready())
-        return {
-            peer
-            for peer, beat in beats
-            if beat is not None and beat.version >= version and not self._host.releases.was_announced(beat)
-        }
-
     def incarnation(self, peer: PeerId) -> int:
         """When a learner started, in milliseconds; an unknown one counts as the youngest."""
         beat = self._host.roster.beat(peer)
@@ -262,17 +231,10 @@ class OtherLearners:
             else (beat.incarnation if beat else 1 << 62)
         )
 
-    def shared_state(self, peer: PeerId) -> None:
-        """A learner's state goes between this one and me: we try to meet at its version."""
-        self._missed_rounds.shared_state(peer)
-
-    def is_astray(self, peer: PeerId) -> bool:
-        """Did a learner take weights without moments, and was no step of its as another's since?"""
-        beat = self._host.roster.beat(peer)
-        return self._host.status.astray if peer == self._host.ports.me else beat is not None and beat.astray
-
     def set_state(self, state: State) -> None:
         """Publish my round's state as my phase."""
+        if state is self._state:
+            return
         self._state = state
         if self._long_step is not None:
             self._long_step.cancel()
@@ -287,10 +249,7 @@ class OtherLearners:
         self._set_phase()
 
     def set_syncing(self, syncs: bool) -> None:
-        """Whether I take over another learner's state: the others wait for that, and whoever steps meanwhile
-        counts on no denial of mine, whatever comes of it."""
-        if syncs:
-            self._host.releases.doubts.votes.witness.left()
+        """Whether I take over another learner's state: the others wait for that."""
         self._syncs = syncs
         self._set_phase()
 
@@ -306,90 +265,10 @@ class OtherLearners:
             phase = Phase.SYNCING
         elif self._releasing:
             phase = UNRELEASED.get(self._state, phase)
-        news = phase is not self._host.status.phase
-        self._host.status.phase = phase
-        if news and phase in ANNOUNCED:
+        before, self._host.status.phase = self._host.status.phase, phase
+        if phase is not before and (phase in ANNOUNCED or (before, phase) == GIVEN_UP):
             self._host.beat_now()
-        return news
-
-    async def my_turn(self) -> bool:
-        """Whether this learner steps alone after a round failed. If not, `turns` says when to ask again."""
-        host = self._host
-        host.releases.doubts.votes.give_up()
-        if not self.turns.ask(self.at_my_version(), host.steady(), self._next()):
-            return False
-        if not self.turns.contested(self.at_my_version()):
-            return await self._is_followed()
-        self.set_state(State.STEPPING)
-        host.beat_now()
-        await host.ports.clock.sleep(GOSSIP_SECONDS)
-        mine = self.turns.claim(self.at_my_version(), host.steady(), self._next())
-        mine = mine and not self._others_meet() and await self._is_followed()
-        if not mine:
-            self.set_state(State.MATCHING)  # learners that gave way to me go on
-        return mine
-
-    def _others_meet(self) -> bool:
-        """May most learners be in a round of my version soon? They would not follow me: I come to it, once
-        for a gradient."""
-        enough = self._host.releases.doubts.votes.are_most(self.turns.working(self.at_my_version()))
-        return enough and self.turns.tries_again()
-
-    async def _is_followed(self) -> bool:
-        """Do others go on from a version of mine, within a heartbeat's pace? Else I try a round again."""
-        host, votes = self._host, self._host.releases.doubts.votes
-        until = host.steady() + host.config.run.pace.beat
-        while not votes.may_lead([host.ports.me]) and (left := until - host.steady()) > 0:
-            await host.changed(left)
-        return votes.may_lead([host.ports.me])
-
-    async def give_way(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
-        """Let learners outside of this successful round that may be stepping already release first. A round
-        of most learners is preceded by a pause in which they learn of it; other rounds wait while most would
-        not follow them."""
-        host, votes = self._host, self._host.releases.doubts.votes
-        if votes.stands():
-            if self.turns.steps(self.at_my_version()).difference(members):
-                await host.ports.clock.sleep(GOSSIP_SECONDS)
-            return
-        await self._let_others_release(members, ahead)
-        while not (votes.may_lead(members) or ahead() or host.stop.is_set()):
-            await host.changed(host.config.run.pace.beat)
-
-    async def _let_others_release(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
-        """For one time-out, after which the next of them releases. Of two rounds of one version, which
-        learners that do not wait for each other make, the one with the oldest learner goes first."""
-        host = self._host
-        if rivals := self.turns.second_round(self.at_my_version(), members):
-            host.beat_now()
-            await host.ports.clock.sleep(GOSSIP_SECONDS)
-        until = host.steady() + host.config.run.release.timeout + GOSSIP_SECONDS
-        while not (self._may_step(members, rivals) or ahead() or host.stop.is_set()):
-            if (left := until - host.steady()) <= 0:
-                return
-            await host.changed(min(left, GOSSIP_SECONDS))
-
-    def _may_step(self, members: Collection[PeerId], listened: bool) -> bool:
-        """Whether another member of this successful round steps already, or no learner outside of it; or this
-        round is first, for which this learner `listened`."""
-        here = self.at_my_version()
-        if self.turns.stepped(here).intersection(members):
-            return True
-        if self._most_meet(members) or self._next().difference(members):
-            return False
-        others = self.turns.steps(here).difference(members)
-        return not others or (listened and self.turns.first(here, members))
-
-    def _most_meet(self, members: Collection[PeerId]) -> bool:
-        """Whether most learners may be in a round of this version without this one: they would not follow it.
-        The members of a finished round announce at once whether most were in it."""
-        roster, now = self._host.roster, self._host.now()
-        steps = {peer for peer, beat in self.at_my_version().items() if beat.phase is Phase.STEPPING}
-        met = {peer for peer in steps if now - roster.phased(peer)[0] < GOSSIP_SECONDS}
-        return self._host.releases.doubts.votes.are_most((self.waiting() | met).difference(members))
-
-    def _next(self) -> set[PeerId]:
-        return self.with_unheard_release(self._version() + 1)
+        return phase is not before
 
 
 def _takes_part(beat: Beat) -> bool:

@@ -16,15 +16,17 @@ Not handled here: how a better release is loaded (peers.learner.agreement.catch_
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from peers.learner.agreement.next_release import NextRelease
+from peers.learner.agreement.other_bytes import OtherBytes
 from peers.learner.agreement.other_learners import OtherLearners
 from peers.learner.checkpoints import Progress
 from peers.runtime.host import Host
 from swarm.core.agreement.lineage import Point
-from swarm.core.agreement.releases import publishers, rank
+from swarm.core.agreement.releases import rank
 from swarm.learn.files.weights import Snapshot
 from swarm.learn.learners.base_learner import BaseLearner
 from swarm.storage.weights import Weights
@@ -65,10 +67,18 @@ class OwnRelease:
         self._snapshot: Snapshot | None = None
         """My version, until it is packed."""
         self._packed: Weights | None = None
+        self._packed_at = -math.inf
         self._prepared: Release | None = None
         """My version as the release that I would publish."""
         self._first = False
         """This learner is first in the order of publishers of its version, and has not tried yet."""
+        self._tried = False
+        """I tried to publish my version."""
+        self._other_bytes = OtherBytes(host)
+        self._compared: float | None = None
+        """When my version was compared with those of the other members of its round."""
+        self._slow = set[PeerId]()
+        """Learners that let their turn to publish pass, last."""
         self._news = asyncio.Event()
 
     @property
@@ -93,11 +103,12 @@ class OwnRelease:
     def above(self) -> tuple[Any, ...]:
         """The rank that a better release must exceed: that of this version once it is released; until then
         every release of this version is better, and only those of later ones while this one cannot be
-        compared. Any credible release is better than a refused one."""
+        compared. Where this version was announced and does not count, every one is better that counts and is
+        not of its own line."""
         if self._packed is None:
             return (self.learner.version + 1,)
-        if self.host.releases.doubts.is_refused(self.learner.version, self.weights):
-            return ()
+        if self.host.releases.agreement.is_refused(self.learner.version, self.weights):
+            return self.host.releases.agreement.above((self.learner.version, self.weights))
         mine = self._released()
         return rank(mine) if mine is not None else (self.learner.version,)
 
@@ -129,8 +140,7 @@ class OwnRelease:
         release = self.next.awaited((self.learner.version + 1,))
         if release is None or release.version != self.learner.version + 1 or release.parent != self.weights:
             return False
-        others = {*members} - {self.host.ports.me}
-        return release.publisher in others and release.learners == len(members)
+        return release.publisher in {*members} - {self.host.ports.me}
 
     def is_settled(self) -> bool:
         """The release of my version has my digest. Only then the heartbeat reports it."""
@@ -138,13 +148,18 @@ class OwnRelease:
         if mine is None or self._differs():
             return False
         self.host.releases.hold(mine)
+        self._note_turns(mine.publisher)
         self.due, self._first = None, False
         self.host.status.early = self.host.status.early or bool(self._members)
-        if self._members and mine.publisher != self.host.ports.me:
-            self.host.status.astray = False
         self.host.status.version, self.host.status.weights = mine.version, mine.weights
         self._other_learners.set_releasing(False)
         return True
+
+    def _note_turns(self, publisher: PeerId) -> None:
+        """Another member than the first published my version."""
+        if self.due is not None and publisher in (order := self._order()):
+            self._slow -= {publisher}
+            self._slow |= {*order[: order.index(publisher)]}
 
     def is_expected(self) -> bool:
         """My version is not released yet, and will be as it is if this step is like the one before."""
@@ -156,6 +171,7 @@ class OwnRelease:
         """A new version, made by a round of `members`; none: it was loaded."""
         self._snapshot, self._packed, self._prepared, self.due = snapshot, None, None, None
         self.made_of, self._members = made_of, members
+        self._compared, self._tried = None, False
         self._first = bool(members) and self._turn() == 0
         self.host.status.early = self.host.status.early and bool(members)
         self._other_learners.set_releasing(bool(members))
@@ -179,42 +195,69 @@ class OwnRelease:
                 await self._pack(self._snapshot)
             elif self.is_settled() or self.due is None:
                 await self._news.wait()
-            elif host.steady() >= self.due:
+            elif self._makes_other_bytes():
+                await self._compare()
+            elif (left := self._left(self.due)) <= 0:
                 await self._publish()
             else:
-                await host.changed(min(beat, self.due - host.steady()))
+                await host.changed(min(beat, left))
+
+    def _left(self, due: float) -> float:
+        """Seconds until it is my turn; none where most voted for my version, and all before me for others."""
+        votes = self.host.releases.agreement.of(self.learner.version, self.made_of.parent)
+        order = (peer for peer in self._order() if votes.get(peer, self.weights) == self.weights)
+        is_first = not self._tried and next(order, "") == self.host.ports.me and self._is_agreed()
+        return 0.0 if is_first else due - self.host.steady()
+
+    def _makes_other_bytes(self) -> bool:
+        """Did each member of my round make bytes of its own, and is it time to vote for those of one?"""
+        timeout, compared = self.host.config.run.release.timeout, self._compared
+        if compared is not None and self.host.steady() - compared < timeout:
+            return False
+        return self._other_bytes.are_many(self.learner.version, self.made_of.parent, self._members)
+
+    async def _compare(self) -> None:
+        """Vote for the bytes of an older member, where they are near mine, or else of the oldest."""
+        version, parent, packed = self.learner.version, self.made_of.parent, self._packed
+        assert packed is not None
+        if self._compared is None:
+            self._compared = self.host.steady()
+            await self._other_bytes.vote(version, parent, self._members, packed.blocks)
+        else:
+            self._compared = math.inf
+            self._other_bytes.give_in(version, parent, self._members)
 
     async def _pack(self, snapshot: Snapshot) -> None:
         packed = await self.host.releases.pack(snapshot.packed)
         if self._snapshot is not snapshot:
             return  # another version took its place
-        self._snapshot, self._packed = None, packed
-        self.host.releases.doubts.votes.packed(packed.version, packed.digest)
+        self._snapshot, self._packed, self._packed_at = None, packed, self.host.steady()
+        if self._members or self._released() is None:  # else it was loaded
+            self.host.releases.agreement.vote(packed.version, self.made_of.parent, packed.digest)
         if self._members:
             self.wait_turns(self._turn())
         self.host.move()
 
     def _turn(self) -> int:
-        """Position in the order of publishers of this version; each waits for the ones before. Last come
-        learners that released something else before, and those whose steps may differ."""
-        votes, learners = self.host.releases.doubts.votes, self._other_learners
-        deceived = votes.got_another_mean(self.learner.version)
-        order = publishers([(learners.incarnation(peer), peer) for peer in self._members])
+        """Position in the order of publishers of this version; each waits for the ones before."""
+        return self._order().index(self.host.ports.me)
 
-        def last(peer: PeerId) -> bool:
-            return votes.is_doubted(peer) or peer in deceived or learners.is_astray(peer)
-
-        return sorted(map(PeerId, order), key=last).index(self.host.ports.me)
-
-    def turn_again(self) -> None:
-        """The order of publishers has changed."""
-        if self._packed is not None and self.due is not None:
-            self.wait_turns(self._turn())
+    def _order(self) -> list[PeerId]:
+        """The oldest first; last come those that let their turn pass."""
+        return sorted(self.host.releases.agreement.order(self._members), key=self._slow.__contains__)
 
     def wait_turns(self, turns: int = 1) -> None:
         """Wait `turns` time-outs before publishing, unless a release of this version arrives by then."""
         self.due = self.host.steady() + turns * self.host.config.run.release.timeout
         self._wake()
+
+    def _is_agreed(self) -> bool:
+        """Did most learners vote for my version? Votes for a step alone were waited for before it."""
+        host, of = self.host, self.made_of.parent
+        in_time = host.steady() < self._packed_at + host.config.run.release.timeout
+        waits = in_time and len(self._members) > 1
+        choices = self.weights, host.ports.me
+        return host.releases.agreement.agrees(self.learner.version, of, *choices, waits=waits)
 
     def _wake(self) -> None:
         """`run` has something to do, wherever it waits."""
@@ -222,31 +265,47 @@ class OwnRelease:
         self.host.move()
 
     async def _publish(self) -> None:
-        """Announce my version, unless there is a better release or another one is about to be announced."""
-        # the next try, if neither this one succeeds nor a better release comes
-        self.wait_turns()
-        packed = self._packed
-        assert packed is not None
-        waits = self.is_overtaken() or self._is_awaited()
-        if not waits and (release := await self._prepare(packed)) is not None:
-            await self.host.releases.announce(release)
+        """Announce my version once most learners agree to it, unless a better release comes."""
+        host, packed, due = self.host, self._packed, self.due
+        assert packed is not None and due is not None
+        if self._prepared is None and not await self._prepare(packed):
+            return
+        assert self._prepared is not None
+        if self._is_agreed():
+            self._tried = True
+            self.wait_turns()  # the next try, if neither this one succeeds nor a better release comes
+            if self._released() is None and not self.is_overtaken():
+                await host.releases.announce(self._prepared)
+        else:
+            await host.changed(host.config.run.pace.beat)
+            if host.steady() - due < host.config.run.release.timeout:
+                return
+            self._vote_again(packed)
         if self._packed is packed:
             self._first = False
-        self.host.move()
+        host.move()
 
-    def _is_awaited(self) -> bool:
-        """A heartbeat names another release of this version, whose announcement is on its way."""
-        unheard = self._other_learners.with_unheard_release(self.learner.version)
-        return bool(self._other_learners.turns.fresh(unheard))
+    def _vote_again(self, packed: Weights) -> None:
+        """The bytes of another learner that I voted for did not come: vote for mine again, and compare them
+        with those of the rest."""
+        agreement, parent = self.host.releases.agreement, self.made_of.parent
+        choice = agreement.of(packed.version, parent).get(self.host.ports.me, packed.digest)
+        if choice != packed.digest:
+            self._other_bytes.pass_over(Digest(choice))
+            agreement.vote(packed.version, parent, packed.digest)
+            self._compared = None
+            self.wait_turns()
 
-    async def _prepare(self, packed: Weights) -> Release | None:
-        """Make the release of this version. None when it is obsolete: another release arrived meanwhile."""
-        if self._prepared is None:
-            made_of = self.made_of
-            prepared = await self.host.releases.prepare(
-                packed, parent=made_of.parent, learners=made_of.learners, groups=made_of.groups
-            )
-            if self._packed is not packed:
-                return None
-            self._prepared = prepared
-        return self._prepared if self._released() is None and not self.is_overtaken() else None
+    async def _prepare(self, packed: Weights) -> bool:
+        """Make the release of this version. False when it is obsolete: I have another version meanwhile."""
+        made_of = self.made_of
+        prepared = await self.host.releases.prepare(
+            packed,
+            parent=made_of.parent,
+            learners=made_of.learners,
+            groups=made_of.groups,
+        )
+        if self._packed is not packed:
+            return False
+        self._prepared = prepared
+        return True

@@ -124,7 +124,7 @@ class StateTransfer:
             if self._offered is None:
                 loop.call_later(HELD_FOR, self._expire)
         self._offered, self._states.asked = (offer, sender), self._host.steady()
-        self._other_learners.shared_state(sender)
+        self._other_learners.reached(sender)
         return offer
 
     def _is_fetching(self, taker: PeerId) -> bool:
@@ -176,7 +176,7 @@ class StateTransfer:
             offer = wire.decode(await host.ports.mail.send(giver, Service.STATE, b"", waits), Offer)
             if offer.size > most or offer.version < release.version:
                 raise ValueError(f"a state of {offer.size} bytes is offered of version {offer.version}")
-            self._other_learners.shared_state(giver)
+            self._other_learners.reached(giver)
             async with asyncio.timeout(until - host.steady()) as limit:
                 look = asyncio.ensure_future(self._give_up_early(limit, offer.size, until))
                 try:

@@ -29,12 +29,14 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from peers.runtime.faults import DiskFaults
 from peers.runtime.kernel import Kernel
 from peers.runtime.notifier import Notifier
 from peers.runtime.peer_folder import RELEASES
+from peers.runtime.releases.agreement import Agreement
 from peers.runtime.releases.announcements import Announcements
-from peers.runtime.releases.doubts import ReleaseDoubts
 from peers.runtime.releases.lines import ReleaseLines
 from peers.runtime.releases.missed import MissedReleases
 from peers.runtime.releases.patch_ladder import PatchLadder
@@ -72,8 +74,8 @@ class ReleaseExchange:
         run, lasting = kernel.config.run, kernel.who.role is Role.SEED
         self._kernel, self._disk = kernel, disk
         self.lines = ReleaseLines(kernel)
-        self.doubts = ReleaseDoubts(kernel, self.lines, self.move)
-        self.candidates = self.doubts.candidates
+        self.agreement = Agreement(kernel, self.lines, self._took)
+        self.candidates = self.agreement.candidates
         self._on_disk = folder is not None
         self.blobs = Blobs(
             kernel.ports.mail,
@@ -151,7 +153,8 @@ class ReleaseExchange:
         )
 
     async def announce(self, release: Release) -> None:
-        """Announce a release of this peer."""
+        """Announce a release of this peer, with the votes for it."""
+        release = msgspec.structs.replace(release, ballots=self.agreement.ballots(release))
         sealed = self._kernel.seal(release, RELEASE_LIMIT)
         await self._kernel.ports.gossip.publish(self._kernel.topic(Topic.RELEASE), sealed)
         # not before: an unannounced version is not released
@@ -182,18 +185,25 @@ class ReleaseExchange:
     def _keep(self, release: Release, sealed: bytes, age: float = 0.0) -> bool:
         """True when it is news. `age`: seconds since it was first announced here."""
         kernel = self._kernel
+        self.agreement.note_ballots(release)
         news = self.candidates.receive(release, sealed, kernel.steady() - age)
-        self.lines.lineage.receive(release)
-        if self._is_here(release) and self.doubts.is_next(release):
+        if not self.lines.lineage.knows((release.version, release.weights)):
+            self.lines.lineage.receive(release)
+        if self._is_here(release):
             self.hold(release)
-        if news and (release.publisher == self._kernel.ports.me or self._kernel.who.observes):
-            self._kernel.emit(events.Released, release=release)
         if news:
-            self.doubts.look(release)
+            self.agreement.hear(release)
         if news and (kernel.is_of_author or release.publisher == kernel.ports.me):
             self._compare_time(release)
         self.move()
         return news
+
+    def _took(self, release: Release) -> None:
+        """A release counts: it was made from the one that it names, whatever others say."""
+        self.lines.lineage.receive(release)
+        if release.publisher == self._kernel.ports.me or self._kernel.who.observes:
+            self._kernel.emit(events.Released, release=release)
+        self.move()
 
     def _compare_time(self, release: Release) -> None:
         """Report, once, a publisher whose releases have another time than its heartbeats."""
@@ -242,7 +252,7 @@ class ReleaseExchange:
         self._note_given_up()
         self.lacks = self.candidates.lacking(above, kernel.steady())
         wanted = self.candidates.wanted(above, kernel.steady())
-        if wanted is None or not await self.doubts.leads_on(wanted):
+        if wanted is None:
             return None
         try:
             weights = await self.fetch(wanted)
@@ -332,7 +342,8 @@ class ReleaseExchange:
 
     def announced(self) -> list[Release]:
         """All releases that are remembered, by version."""
-        return self.doubts.announced()
+        every = (release for same in self.candidates.by_weights().values() for release in same)
+        return sorted(every, key=lambda release: release.version)
 
     def known(self, version: int, weights: Digest) -> list[Release]:
         """All announcements of these weights."""

@@ -48,8 +48,6 @@ class Meter:
 class PeerStatus:
     phase: Phase = Phase.STARTING
     early: bool = False
-    astray: bool = False
-    mean: bytes = b""
     version: int = -1
     weights: str = ""
     mirror: int = -1

@@ -11,8 +11,7 @@ An announcement is not yet a release that can be fetched. A candidate is awaited
 for `patience` seconds; then the next lower one is tried, and this one again at growing intervals. A publisher
 whose releases were unavailable for so long is not awaited either, until one of them is fetched or another
 member has one: any number of its announcements costs `patience` once. A held release is never forgotten for
-an announcement. A release above the current `ceiling` is neither awaited nor named, held or not: one learner
-is not followed to where half of them cannot be.
+an announcement. Which releases count is decided by votes (peers.runtime.releases.agreement).
 
 Announcements that were outranked or are unavailable are remembered: groups that were sampled from them have
 to be judged, by the release's age, which counts from the first announcement of its weights here.
@@ -22,14 +21,12 @@ from __future__ import annotations
 
 import math
 from bisect import insort_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from swarm.limits import remember
 from swarm.types import Digest, PeerId, Release
 
 ANNOUNCEMENTS = 4
@@ -49,6 +46,7 @@ LONGEST_RETRY = 60.0
 
 Name = TypeVar("Name", bound=str)
 Rank = tuple[int, int, int, tuple[int, ...]]
+Key = tuple[int, Digest, int, Digest]
 
 
 @lru_cache(maxsize=4096)
@@ -104,24 +102,20 @@ class Releases:
         self,
         keep: int = 64,
         patience: float = 10.0,
-        ceiling: Callable[[PeerId], float] = lambda _: math.inf,
-        denied: Callable[[Release], bool] = lambda _: False,
+        counts: Callable[[Release], bool] = lambda _: True,
     ) -> None:
         """Of each publisher, `keep` held releases and `keep` others are candidates; `patience` is in seconds;
-        `ceiling(publisher)` is the highest version of a publisher that is believed now, and a release that is
-        `denied` now is not believed either."""
+        a release that does not count now is neither awaited nor named, held or not."""
         self._announced: dict[Release, Announced] = {}
         """The last ANNOUNCEMENTS * keep, in the order of arrival."""
         self._by_weights: dict[Digest, list[Release]] = {}
         """Weights -> the announcements of these: a peer looks for a way among them at each release."""
-        self._keep, self._patience, self._ceiling, self._denied = keep, patience, ceiling, denied
-        self._disbelieved: OrderedDict[Release, None] = OrderedDict()
-        """Announcements that are never candidates again, the last ones."""
+        self._keep, self._patience, self._counts = keep, patience, counts
         self.doubted = False
-        """A release was left out since this was set to False: its version was not believed."""
-        self._candidates: dict[tuple[int, Digest, int], Candidate] = {}
+        """A release was left out since this was set to False: it did not count."""
+        self._candidates: dict[Key, Candidate] = {}
         self._same: dict[tuple[int, Digest], list[Candidate]] = {}
-        """Version and weights -> the candidates of these, one for each size."""
+        """Version and weights -> the candidates of these, one for each size and parent."""
         self._ranked: list[Candidate] = []
         """The candidates, the best one last: a peer asks often for those above its own release, and mostly
         there is none."""
@@ -129,7 +123,7 @@ class Releases:
         """Publisher -> its candidates; the publisher with the oldest last announcement comes first."""
         self._unavailable: dict[PeerId, float] = {}
         """Publisher -> when one of its releases was first unavailable since the last one that was fetched."""
-        self._missed: dict[tuple[int, Digest, int], Candidate] = {}
+        self._missed: dict[Key, Candidate] = {}
         """Those that were unavailable at the last try: mostly none, and each heartbeat asks for them."""
 
     @property
@@ -137,10 +131,10 @@ class Releases:
         """The best release whose bytes are here; heartbeats name it."""
         return next((one.release for one in self._above(()) if one.held), None)
 
-    def held_beside(self, release: Release) -> Release | None:
-        """The best other release whose bytes are here."""
-        others = (one for one in self._above(()) if one.held and one.release != release)
-        return next((one.release for one in others), None)
+    def best(self, fits: Callable[[Release], bool]) -> Release | None:
+        """The best release that `fits`, here or not."""
+        found = (one.release for one in reversed(self._ranked) if not one.unusable)
+        return next(filter(fits, found), None)
 
     def known(self, version: int, weights: Digest) -> list[Release]:
         """All announced releases with these weights: a publisher and its stand-in sign the same bytes at
@@ -148,9 +142,13 @@ class Releases:
         return [release for release in self._by_weights.get(weights, ()) if release.version == version]
 
     def named(self, version: int, weights: Digest) -> Release | None:
-        """The best release with these weights that is usable."""
+        """The best release with these weights that is usable; where one counts, of those that do."""
         found = [one for one in self._same.get((version, weights), ()) if not one.unusable]
-        return max(found, key=lambda one: (one.held, one.rank)).release if found else None
+
+        def key(one: Candidate) -> tuple[bool, bool, Rank]:
+            return self._counts(one.release), one.held, one.rank
+
+        return max(found, key=key).release if found else None
 
     def by_weights(self) -> Mapping[Digest, Sequence[Release]]:
         """Weights -> all announced releases of them, of the moment."""
@@ -177,10 +175,8 @@ class Releases:
         self._announced[release] = before._replace(sealed=sealed)
         if len(self._announced) > ANNOUNCEMENTS * self._keep:
             self._forget_oldest()
-        if release in self._disbelieved:
-            return False
         one = self._candidates.get(_key(release))
-        if one is not None and one.rank >= rank(release):
+        if one is not None and self._worth(one.release) >= self._worth(release):
             one.not_before = -math.inf
             return False
         if one is None:
@@ -191,21 +187,9 @@ class Releases:
         self._add(one)
         return _key(release) in self._candidates
 
-    def disbelieve(self, release: Release) -> None:
-        """Record that this announcement is false; others of these weights are candidates as before."""
-        remember(self._disbelieved, release, None, ANNOUNCEMENTS * self._keep)
-        one = self._candidates.get(_key(release))
-        if one is None or one.release != release:
-            return
-        self._forget(one)
-        for other in self.known(release.version, release.weights):
-            self.receive(other, self._announced[other].sealed)
-        if one.held and (left := self._candidates.get(_key(release))) is not None:
-            left.held = True
-
-    def is_disbelieved(self, release: Release) -> bool:
-        """Is this announcement known to be false?"""
-        return release in self._disbelieved
+    def _worth(self, release: Release) -> tuple[bool, Rank]:
+        """Sort key of announcements of the same bytes."""
+        return self._counts(release), rank(release)
 
     def found(self, version: int, weights: Digest, holder: PeerId | None = None) -> bool:
         """A peer claims that it holds this release: try it again at once. Where a member (`holder`) claims so
@@ -297,15 +281,11 @@ class Releases:
         return now - first < self._patience
 
     def _above(self, above: tuple[Any, ...]) -> Iterator[Candidate]:
-        """Candidates that rank above `above` and are believed, the best one first."""
-        ceilings: dict[PeerId, float] = {}
+        """Candidates that rank above `above` and count, the best one first."""
         for one in reversed(self._ranked):
             if one.rank <= above:
                 return
-            publisher = one.release.publisher
-            if publisher not in ceilings:
-                ceilings[publisher] = self._ceiling(publisher)
-            if one.release.version > ceilings[publisher] or self._denied(one.release):
+            if not self._counts(one.release):
                 self.doubted = True
             elif not one.unusable:
                 yield one
@@ -363,9 +343,10 @@ class Releases:
                 del self._of[publisher]
 
 
-def _key(release: Release) -> tuple[int, Digest, int]:
-    """Identifies a release's bytes. Two publishers may announce the same; another size is another release."""
-    return (release.version, release.weights, release.size)
+def _key(release: Release) -> Key:
+    """Identifies a release's bytes and origin. Two publishers may announce the same; another size is another
+    release."""
+    return (release.version, release.weights, release.size, release.parent)
 
 
 def publishers(members: list[tuple[int, Name]]) -> list[Name]:

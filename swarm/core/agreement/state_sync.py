@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from swarm.core.agreement.solo_turns import GOSSIP_SECONDS
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
+
+GOSSIP_SECONDS = 1.0
+"""Seconds in which a heartbeat reaches all learners: gossip takes a few hops, each with a link's delay."""
 
 RESTS = 20
 """A learner that is waited for in vain costs the others a twentieth of their time at most."""

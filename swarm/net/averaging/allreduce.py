@@ -33,7 +33,6 @@ from typing import (
 )
 
 import torch
-from blake3 import blake3
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
 from hivemind.averaging.partition import TensorPartReducer
 from hivemind.p2p import PeerID
@@ -112,8 +111,6 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         """Number of a part of mine -> its sum, and how many members have not asked for it yet."""
         self._returned = {peer: InnerProducts() for peer in self.ordered_peer_ids}
         """Reducer -> my parts and its means."""
-        self._got = {peer: blake3() for peer in self.ordered_peer_ids}
-        """Reducer -> the bytes of its means."""
         index = self.ordered_peer_ids.index(self.peer_id)
         sizes = [part.numel() for part in self._parts[index]]
         first = sum(part.numel() for parts in self._parts[:index] for part in parts)
@@ -203,9 +200,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
     def _scaled_mean(self, reducer: PeerID, packed: runtime_pb2.Tensor, mine: torch.Tensor) -> torch.Tensor:
         """A reducer's mean of a part of which `mine` is mine, scaled down where it exceeds the largest
         possible norm, zeros where it is not finite: the same at all members."""
-        data = self._codec.data(packed, mine.shape)
-        mean = self._codec.decoded(data, mine.shape)
-        self._got[reducer].update(data)
+        mean = self._codec.read(packed, mine.shape)
         if math.isfinite(size := norm(mean)):
             share = self._reduced[reducer].take(size)
             mean, size = mean.mul_(share) if share != 1 else mean, size * share
@@ -224,10 +219,6 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         share = mine.weight / sum(one.weight for one in self._standing.values())
         returned = self._returned.items()
         return {str(peer): presence(its, share) for peer, its in returned if its.one * share > 0}
-
-    def mean(self) -> bytes:
-        """Digest of all means, as their reducers encoded them: the same at all members."""
-        return blake3(b"".join(its.digest() for its in self._got.values())).digest()
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
         index = self.ordered_peer_ids.index(peer_id)
@@ -314,7 +305,6 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
 
     def _keep(self, made: Sum) -> None:
         """Record the findings of a sum of this reducer; one after the other, in their order."""
-        self._got[self.peer_id].update(made.packed.buffer)
         self._returned[self.peer_id] = self._returned[self.peer_id].and_of(made.mine)
 
     async def _accumulate_parts_streaming(

@@ -381,7 +381,6 @@ def _outcome(ended: RoundEnded, key: int, seconds: float) -> Average:
         marks={PeerId(peer): marks for peer, marks in ended.marks.items()},
         false=frozenset(map(PeerId, ended.false)),
         named={PeerId(peer): [*map(PeerId, by)] for peer, by in ended.named.items()},
-        mean=ended.mean,
         sketches=_sketches(key, ended) if key else None,
         recipe=ended.recipe,
         through=frozenset(map(PeerId, ended.through)),

@@ -273,7 +273,6 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             through=tuple(str(peer) for peer in group.peer_ids if peer in self._p2p.through),
             scaled=runner.scaled(),
             named=_named(told),
-            mean=runner.mean(),
             spans=runner.spans if order.key else (),
             sketches=runner.sketched(),
             norms={str(peer): one.norm for peer, one in told.items()},

@@ -76,8 +76,6 @@ class RoundEnded(AveragerMessage):
     """Members that reduced nothing, since most others doubt their means."""
     through: tuple[str, ...] = ()
     """Members to which p2pd carried parts."""
-    mean: bytes = b""
-    """Digest of the mean."""
     named: dict[str, tuple[str, ...]] = {}
     """Members -> those that have proof against them."""
     marks: dict[str, bytes] = {}

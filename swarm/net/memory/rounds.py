@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, permutations
 from typing import TYPE_CHECKING, NamedTuple
 
-from blake3 import blake3
-
 from swarm.core.agreement import shares
 from swarm.core.gradient_checks.inner_products import InnerProducts
 from swarm.core.gradient_checks.majority import named_by_most
@@ -267,7 +265,6 @@ class Meeting:
                     marks,
                     false=self._false,
                     named=by,
-                    mean=digest(seat.tensors),
                     sketches=sketches[seat.peer],
                 )
             )
@@ -435,11 +432,6 @@ def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     import torch
 
     return torch.cat([tensor.float().reshape(-1) for tensor in tensors])
-
-
-def digest(tensors: Sequence[torch.Tensor]) -> bytes:
-    """Of the bytes of a mean."""
-    return blake3(flat(tensors).numpy().tobytes()).digest()
 
 
 def hand_out(

@@ -20,11 +20,11 @@ from rows import nightly
 from peers.runtime.heartbeats import Heartbeats
 from peers.runtime.releases.exchange import ReleaseExchange
 from swarm.core.agreement.rounds import Cause
-from swarm.events import NOT_FINITE, Averaged, Lost, Moved, Noted, RoundBroke, Trained
+from swarm.events import NOT_FINITE, Averaged, Lost, Moved, Noted, Rejected, RoundBroke, Trained
 from swarm.learn.learners.learner import Learner
 from swarm.net.memory.network import MemoryAverager, MemoryGossip
 from swarm.net.ports import Average, NotFinite
-from swarm.settings.config import Averaging, BatchSize, DelayLaw, Releasing
+from swarm.settings.config import Averaging, BatchSize, DelayLaw, Pace, Releasing
 from swarm.sim.scenario import Fault
 from swarm.storage.weights import Weights
 from swarm.types import Beat, Digest, PeerId, Release
@@ -52,6 +52,14 @@ def test_of_a_version_whose_rounds_break_at_random_comes_one_release(
     monkeypatch: pytest.MonkeyPatch, learners: int, seed: int
 ) -> None:
     assert_one_release_of_each(monkeypatch, 1.5, learners, seed)
+
+
+def test_of_learners_whose_rounds_break_now_and_then_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    Broken(monkeypatch, 10, versions=0.1, calls=0.1)
+    told = Told(scenario(0.9, (3, 4)))
+    steps = told.of(Trained)
+    assert {1, 3} <= {event.members for event in steps} and max(event.version for event in steps) > 15
+    assert not told.of(Rejected)
 
 
 @pytest.mark.parametrize("seed", [1, *nightly([2])])
@@ -110,7 +118,7 @@ def test_the_gradient_of_one_that_died_is_waited_for_until_it_is_lost(
 ) -> None:
     """A gradient takes half a minute, and would be waited for twice as long."""
     without_rechecks(monkeypatch)
-    crash = Fault(at=105.0, fault="crash", peer="learner-2")
+    crash = Fault(at=116.0, fault="crash", peer="learner-2")
     run = {"batch": BatchSize(groups=9, close_after=3.0), "averaging": Averaging()}
     played = scenario(3.2, (3, 6), crash, **run)
     slow = {"learn": DelayLaw(law="constant", seconds=10.0)}
@@ -151,12 +159,33 @@ def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(
     monkeypatch.setattr(ReleaseExchange, "prepare", slow)
     told = Told(scenario(0.9, (2, 3)))
     assert watched.several() == {}
-    by = {release.version: release.publisher for release in watched.announced}
-    assert (
-        len([version for version, publisher in by.items() if publisher == "learner-1" and version % 2 == 0])
-        > 2
-    )
+    assert len({release.version for release in watched.announced if release.version % 2 == 0}) > 3
     assert max(event.version for event in told.of(Trained)) > 7
+
+
+@pytest.mark.parametrize("learners", [2, 3])
+def test_learners_that_make_other_bytes_go_on_without_the_one_whose_bytes_they_voted_for(
+    monkeypatch: pytest.MonkeyPatch, learners: int
+) -> None:
+    """The oldest one dies before it releases them."""
+    without_rechecks(monkeypatch)
+    step, prepare = Learner.step, ReleaseExchange.prepare
+    order: dict[int, int] = {}
+
+    def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
+        return step(learner, vector + 1e-2 * order.setdefault(id(learner), len(order)))
+
+    async def slow(releases: ReleaseExchange, weights: Weights, **made: Any) -> Release:
+        release, ports = await prepare(releases, weights, **made), releases._kernel.ports
+        if ports.me == "learner-0" and ports.clock.now() > EPOCH + 15.0:
+            await ports.clock.sleep(60.0)
+        return release
+
+    monkeypatch.setattr(Learner, "step", differs)
+    monkeypatch.setattr(ReleaseExchange, "prepare", slow)
+    told = Told(scenario(1.0, (learners, 3), Fault(at=20.0, fault="crash", peer="learner-0")))
+    assert max(event.version for event in told.of(Trained)) > 15
+    assert len(told.of(Trained, "learner-1", since=20.0 + 2 * Pace().patience)) > 2
 
 
 def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(

@@ -21,7 +21,7 @@ def late() -> list[float]:
         if isinstance(event, Trained):
             stepped[event.version].append(event.at)
 
-    World(busy.scene(True, False, 1.0), sim.spawn, sinks=[take]).run()
+    World(busy.scene(True, False, 1.25), sim.spawn, sinks=[take]).run()
     return [max(times) - min(times) for times in stepped.values() if len(times) == 4]
 
 

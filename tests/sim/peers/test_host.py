@@ -363,12 +363,12 @@ def test_a_version_that_a_heartbeat_names_anew_is_looked_for_and_a_member_is_nam
         found, voted = list[tuple[int, str | None]](), list[int]()
         releases = its.host.releases
         monkeypatch.setattr(releases, "found", lambda version, _, holder: found.append((version, holder)))
-        monkeypatch.setattr(releases.doubts, "receive", lambda said: voted.append(said.seq))
+        monkeypatch.setattr(releases.agreement, "receive", lambda peer, said: voted.append(said.seq))
         for seq, version in enumerate((1, 1, 2), 1):
             its.receive("member", Role.SAMPLER, seq=seq, version=version)
         its.receive("stranger", Role.SAMPLER, member=False, seq=4, version=2)
         assert found == [(1, "member"), (2, "member"), (2, None)]
-        assert voted == [1, 2, 3, 4], "each may deny something"
+        assert voted == [1, 2, 3, 4], "each may have a vote"
 
     play(scene)
 

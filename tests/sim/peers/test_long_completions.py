@@ -43,4 +43,5 @@ def test_a_call_whose_groups_would_come_too_late_is_stopped_and_its_tokens_are_c
     wasted = {peer: beats[peer].wasted.get("doomed", 0) for peer in stopped}
     assert stopped.total() >= 5 and 0 < sum(wasted.values()) <= 16 * stopped.total()
     assert max(event.seconds for event in told if isinstance(event, Sampled)) < 30
-    assert not [event for event in told if isinstance(event, Judged) and event.verdict is Verdict.STALE]
+    stale = [event for event in told if isinstance(event, Judged) and event.verdict is Verdict.STALE]
+    assert len(stale) <= 1, "one may end as the next version comes"

@@ -60,7 +60,7 @@ def two(attack: str, seconds: float = 8.0, each: tuple[str, ...] = ()) -> list[E
 
 
 def test_of_two_learners_the_one_with_the_proof_goes_on_alone() -> None:
-    told = two("times -1", seconds=10.0)
+    told = two("times -1", seconds=16.0)
     proofs = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
     assert {(event.peer, event.sender) for event in proofs} == {("learner-0", "learner-1")}
     after = [event for event in told if event.peer == "learner-0" and event.at > proofs[0].at]

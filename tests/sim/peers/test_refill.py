@@ -6,7 +6,7 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from role_swarms import Told, scenario
+from role_swarms import EPOCH, Told, scenario
 
 from swarm.core.group_accounts import audit
 from swarm.events import Counted, Dropped, Judged, Sampled, Trained
@@ -62,8 +62,10 @@ def test_the_reported_reward_is_that_of_all_groups_that_came(mode: str) -> None:
     """Not of those that differ: theirs says how hard the chosen prompts are, and not how good the policy
     is."""
     told = played("signal", mode=mode)
-    last = [event.metrics for event in told.of(Trained)][-6:]
-    sampled = [event.reward for event in told.of(Sampled)][-60:]
+    before, *steps = told.of(Trained)[-7:]
+    last = [event.metrics for event in steps]
+    times = {"since": before.at - EPOCH, "until": steps[-1].at - EPOCH}
+    sampled = [event.reward for event in told.of(Sampled, **times)]
     mean = sum(metrics["reward"] for metrics in last) / len(last)
     assert mean == pytest.approx(sum(sampled) / len(sampled), abs=0.1)
     assert sum(metrics["flat"] for metrics in last) / len(last) > 0.3

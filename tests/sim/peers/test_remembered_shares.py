@@ -57,7 +57,7 @@ def test_it_is_computed_anew_when_a_heartbeat_my_version_or_my_speed_is_another_
             await receive()
             for _ in range(MISSES):  # it says that it comes, and does not
                 anew(4)
-                with learners.meeting(0.0):
+                with learners.meeting():
                     await asyncio.sleep(mine.config.run.averaging.match)
             anew(1)
             version = 2  # it is tried again

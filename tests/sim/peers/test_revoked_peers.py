@@ -16,7 +16,7 @@ from peers.commands import sim
 from peers.runtime.host import Host
 from swarm.core import revocation
 from swarm.core.revocation import YOU
-from swarm.events import Averaged, Judged, Left, Lost, Noted, Trained
+from swarm.events import Averaged, Event, Judged, Left, Lost, Noted, Released, Trained
 from swarm.frames import wire
 from swarm.frames.run_types import Revocation
 from swarm.limits import RELEASE_LIMIT
@@ -38,6 +38,8 @@ CAME, BACK = 50.0, 55.0
 
 STAYS, GOES = PeerId("sampler-1"), PeerId("learner-1")
 """Revoked peers: one that goes on as if it was not, and an honest one."""
+
+THIRD = PeerId("learner-2")
 
 
 def release(version: int, at: float) -> Release:
@@ -166,3 +168,26 @@ def test_a_revoked_learner_leaves_and_the_other_trains_alone() -> None:
     alone = told.of(Trained, "learner-0", AT + WITHIN)
     assert alone and all(one.members == 1 for one in alone)
     assert not told.of(Averaged, GOES, AT + WITHIN)
+
+
+def test_two_of_three_learners_that_are_revoked_and_stay_have_no_vote() -> None:
+    told = list[Event]()
+
+    def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
+        def role(host: Host, parts: sim.PolicyParts) -> sim.RoleProgram:
+            if peer.name == "seed-0":
+                entries = [Revocation(at=int(host.now() + AT), peer=each) for each in (GOES, THIRD)]
+                sealed = revocation.sealed("roles", 1, entries, lambda _: b"")
+                asyncio.get_running_loop().call_at(AT, lambda: host.revocations.take(sealed))
+            if peer.name in (GOES, THIRD):
+                host.leave = lambda: None  # type: ignore[method-assign]
+            return sim.role_of(host, parts)
+
+        return sim.run_peer(peer, sim.policy_parts(peer.config), role)
+
+    World(scenario(0.9, (3, 4)), spawn, sinks=[told.append]).run()
+    released = [event.release for event in told if isinstance(event, Released)]
+    before = [one for one in released if one.released < EPOCH + AT]
+    after = [one for one in released if one.released > EPOCH + AT + 15.0]
+    assert max(one.learners for one in before) == 3
+    assert len(after) > 5 and {(one.publisher, one.learners) for one in after} == {("learner-0", 1)}

@@ -108,16 +108,16 @@ def test_who_gets_a_rounds_average_after_its_release_steps_by_it_too(monkeypatch
         outcome = await real(port, version, *rest)
         if outcome is not None:
             averaged.append((port._me, version + 1))
-            await asyncio.sleep(0.5 if port._me == "learner-1" else 0.0)
+            await asyncio.sleep(0.5 if port._me == "learner-2" else 0.0)
         return outcome
 
     monkeypatch.setattr(MemoryAverager, "average", late)
     without_rechecks(monkeypatch)
-    told = Told(scenario(0.7, (2, 6)))
-    steps = {(event.peer, event.version): event.at for event in told.of(Trained) if event.members == 2}
+    told = Told(scenario(0.7, (3, 6)))
+    steps = {(event.peer, event.version): event.at for event in told.of(Trained) if event.members == 3}
     released = {event.release.version: event.at for event in told.of(Released, "learner-0")}
     late_steps = [
-        version for (peer, version), at in steps.items() if peer == "learner-1" and at > released[version]
+        version for (peer, version), at in steps.items() if peer == "learner-2" and at > released[version]
     ]
     assert len(late_steps) > 12 and averaged[: len(steps)] == [*steps] and len(averaged) <= len(steps) + 1
     assert {event.version for event in told.of(CaughtUp)} == {0} and not told.of(Snapped)
@@ -150,7 +150,7 @@ def test_a_learner_that_joins_becomes_a_twin_or_learns_on_from_releases(
     """A version is made in less than half a second; a state that takes longer than the others wait, an eighth
     of the window, is late."""
     quick = scenario(
-        28 / 60,
+        30 / 60,
         (2, 6),
         Fault(at=10, fault="host", peer="learner-1"),
         batch=BatchSize(groups=8, close_after=1.0),

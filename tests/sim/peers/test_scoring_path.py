@@ -220,7 +220,7 @@ def test_a_swarm_goes_on_without_the_tasks_and_rewards_at_which_their_authors_co
     faults = [fault.detail for fault in told.of(events.Faulted, "sampler")]
     assert any("`tasks` of the task source 'mine' raises StopIteration (" in detail for detail in faults)
     sampled = {event.task for event in told.of(events.Sampled)}
-    assert len(sampled) > 100 and not any(task % 8 == 1 or task % 10 == 0 for task in sampled)
+    assert len(sampled) > 90 and not any(task % 8 == 1 or task % 10 == 0 for task in sampled)
     notes = [event.text for event in told.of(events.Noted, "evaluator")]
     assert notes and "has no accuracy: `held_out` of the task source 'mine' raises KeyError" in notes[0]
     assert len(told.of(events.Trained)) > 10

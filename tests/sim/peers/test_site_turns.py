@@ -17,7 +17,7 @@ from peers.learner.site_exchange import Taken
 from peers.learner.sites import LEAST_PATIENCE, LocalSteps, SiteLearnerPeer
 from swarm.core.agreement.rounds import Cause
 from swarm.core.agreement.site_lists import Gathered
-from swarm.core.agreement.solo_turns import GOSSIP_SECONDS
+from swarm.core.agreement.state_sync import GOSSIP_SECONDS
 from swarm.core.agreement.trained import mark
 from swarm.events import Averaged, Dropped, Event, Returned, RoundBroke
 from swarm.frames.site_types import Contribution, ListEntry

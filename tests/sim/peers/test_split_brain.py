@@ -1,5 +1,5 @@
-"""A swarm that was cut in two says what it cost: versions and groups of the part whose line does not
-count."""
+"""A swarm that was cut in two: the larger part goes on at once, the smaller one after `run.window.seconds`.
+When they meet, one of them says what it cost: versions and groups of the line that does not count."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from role_swarms import EPOCH, Told, scenario
 from rows import nightly
 
 from swarm.core.group_accounts import audit
-from swarm.events import AnyEvent, CaughtUp, Forked, Released, Returned, Snapped, Stepped
-from swarm.settings.config import Pace, Releasing
+from swarm.events import AnyEvent, CaughtUp, Forked, Released, Returned, Snapped, Stepped, Trained
+from swarm.settings.config import Pace, Releasing, Window
 from swarm.sim.scenario import Fault
 from swarm.types import Digest
 
@@ -72,31 +72,83 @@ def test_who_was_only_away_is_told_to_have_been_behind(seed: int) -> None:
     assert told.of(CaughtUp, "learner-1", since=30) and not told.of(Forked)
 
 
-THREE = (("learner-0", "learner-2", "sampler-0"), ("learner-1", "sampler-[123]", "seed-0"))
-MEET = 50.0
+# --- more than two learners: the larger part goes on, the smaller one waits for `run.window.seconds` --------
+
+WAITS, CUT = 30.0, 20.0
+Between = tuple[tuple[str, ...], tuple[str, ...]]
+TWO_TO_ONE = ("learner-0", "learner-1", "sampler-[01]", "seed-0"), ("learner-2", "sampler-[23]")
+HALVES = ("learner-0", "learner-2", "sampler-[01]", "seed-0"), ("learner-[13]", "sampler-[23]")
 
 
-def met(*faults: Fault) -> Told:
-    """Two learners and a sampler on one side, which has fewer versions, one and three on the other."""
-    cut = [Fault(at=25, fault="partition", between=THREE), Fault(at=MEET, fault="repair", between=THREE)]
-    pace = Pace(beat=1.0, patience=4.0)
-    return Told(scenario(1.5, (3, 4), *cut, *faults, release=Releasing(timeout=2.0), pace=pace))
-
-
-AGAIN = [
-    [
-        Fault(at=MEET + after, fault="partition", between=THREE),
-        Fault(at=MEET + after + 15, fault="repair", between=THREE),
+def cuts(since: float, until: float, between: Between) -> list[Fault]:
+    return [
+        Fault(at=since, fault="partition", between=between),
+        Fault(at=until, fault="repair", between=between),
     ]
-    for after in (0.5, 1.5, 2.5)
-]
+
+
+def waiting(*faults: Fault, learners: int = 3, minutes: float = 1.6) -> Told:
+    settings = {"window": Window(seconds=WAITS), "pace": Pace(beat=1.0, patience=4.0)}
+    return Told(scenario(minutes, (learners, 4), *faults, release=Releasing(timeout=2.0), **settings))
+
+
+def versions(told: Told, learner: str, since: float, until: float) -> list[int]:
+    return [event.version for event in told.of(Trained, learner, since=since, until=until)]
+
+
+def assert_one_line(told: Told, since: float, learners: int) -> None:
+    """From then on all learners are in the rounds of one line, and every group was trained on once."""
+    found = audit(cast(list[AnyEvent], told.all))
+    assert found.passed and found.once > 100, (found.lost, found.doubled)
+    late = [event.release for event in told.of(Released, since=since)]
+    assert len({one.version for one in late}) == len({one.weights for one in late}) > 10
+    assert max(one.learners for one in late) == learners
+
+
+def test_two_of_three_go_on_at_once_and_the_third_makes_no_version_without_them() -> None:
+    told = waiting(*cuts(CUT, CUT + WAITS - 5.0, TWO_TO_ONE))
+    assert len(versions(told, "learner-0", CUT + 5.0, CUT + 25.0)) > 5
+    assert not versions(told, "learner-2", CUT + 2.0, CUT + 25.0) and not told.of(Forked)
+    assert told.of(CaughtUp, "learner-2", since=CUT + 25.0)
+    assert_one_line(told, CUT + 30.0, 3)
+
+
+MEET = CUT + WAITS + 25.0
+AGAIN = [cuts(MEET + after, MEET + after + 15.0, TWO_TO_ONE) for after in (0.5, 1.5, 2.5)]
 
 
 @pytest.mark.parametrize("again", [[], *nightly(AGAIN)])
-def test_all_learners_go_on_from_one_line_and_every_group_is_trained_once(again: list[Fault]) -> None:
-    told = met(*again)
-    found = audit(cast(list[AnyEvent], told.all))
-    assert told.of(Forked) and found.passed and found.once > 60
-    late = [event.release for event in told.of(Released, since=MEET + (35 if again else 15))]
-    assert len({one.version for one in late}) == len({one.weights for one in late}) > 5
-    assert max(one.learners for one in late) == 3
+def test_after_the_window_the_third_goes_on_alone_and_gives_way_when_they_meet(again: list[Fault]) -> None:
+    told = waiting(*cuts(CUT, MEET, TWO_TO_ONE), *again, minutes=2.0)
+    alone = told.of(Trained, "learner-2", since=CUT + 2.0, until=MEET)
+    assert len(alone) > 4 and {event.members for event in alone} == {1}
+    assert CUT + WAITS - 2.0 < alone[0].at - EPOCH < CUT + WAITS + 5.0
+    forked = told.of(Forked)
+    if not again:  # while it is cut off again it cannot ask where the lines part
+        assert [(event.peer, event.versions) for event in forked] == [("learner-2", len(alone))]
+    assert {event.peer for event in forked} <= {"learner-2"}
+    assert_one_line(told, MEET + (20.0 if again else 8.0), 3)
+
+
+def test_of_four_cut_in_halves_that_of_the_first_one_goes_on() -> None:
+    told = waiting(*cuts(CUT, CUT + WAITS - 5.0, HALVES), learners=4)
+    assert len(versions(told, "learner-0", CUT + 5.0, CUT + 25.0)) > 5
+    assert len(versions(told, "learner-1", CUT + 2.0, CUT + 25.0)) <= 1
+    others = [peer for peer in ("learner-1", "learner-3") if told.of(Released, peer, CUT + 2.0, CUT + 25.0)]
+    assert not others, "a step of theirs is not followed"
+    assert_one_line(told, CUT + 35.0, 4)
+
+
+def test_the_last_one_of_three_goes_on_after_the_window() -> None:
+    told = waiting(*(Fault(at=CUT, fault="crash", peer=f"learner-{k}") for k in (0, 1)))
+    alone = told.of(Trained, "learner-2", since=CUT + 2.0)
+    assert CUT + WAITS - 2.0 < alone[0].at - EPOCH < CUT + WAITS + 5.0
+    assert len(alone) > 15 and audit(cast(list[AnyEvent], told.all)).passed
+
+
+def test_two_that_are_killed_one_after_the_other_are_not_waited_for() -> None:
+    told = waiting(
+        Fault(at=CUT, fault="crash", peer="learner-0"), Fault(at=CUT + 12.0, fault="crash", peer="learner-1")
+    )
+    alone = told.of(Trained, "learner-2", since=CUT + 14.0)
+    assert alone[0].at - EPOCH < CUT + 20.0

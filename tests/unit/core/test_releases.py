@@ -442,33 +442,47 @@ def test_one_that_announces_the_same_bytes_better_and_better_is_waited_for_once(
         heard.failed(made, float(second))
 
 
-def test_a_release_above_the_ceiling_is_neither_wanted_nor_named_until_it_is_below_it() -> None:
-    ceiling = 5.0
-    heard = Releases(ceiling=lambda publisher: ceiling if publisher == "liar" else math.inf)
-    low, high = release(version=5), release(version=1005, publisher=PeerId("liar"))
+def test_a_release_that_does_not_count_is_neither_wanted_nor_named_until_it_does() -> None:
+    followed = {release(version=5)}
+    heard = Releases(counts=followed.__contains__)
+    low, high = release(version=5), release(version=6, weights=B, publisher=PeerId("learner-1"))
     for told in (low, high):
         heard.receive(told)
         heard.hold(told)
     assert heard.held == low == heard.awaited((), 0.0) and heard.doubted
-    assert heard.held_beside(low) is None and heard.known(1005, high.weights) == [high]
-    ceiling = 1005.0
-    assert heard.held == high == heard.wanted((5,), 0.0)
+    above = rank(low)
+    assert heard.awaited(above, 0.0) is heard.wanted(above, 0.0) is None
+    assert heard.pause(above, 0.0) == math.inf and not heard.lacking(above, 0.0)
+    assert heard.known(6, B) == [high] and heard.named(6, B) == high
+    followed.add(high)
+    assert heard.held == high == heard.wanted(above, 0.0) == heard.awaited(above, 0.0)
 
 
-def test_a_false_announcement_takes_nothing_from_an_honest_one_of_the_same_weights() -> None:
-    heard = Releases()
-    honest, false = release(version=5), release(version=5, parent=B, groups=10**6, publisher=PeerId("liar"))
-    for first, second in ((honest, false), (false, honest)):
-        heard = Releases()
-        heard.receive(first)
-        heard.hold(first)
-        heard.receive(second)
-        assert heard.awaited((), 0.0) == false
-        heard.disbelieve(false)
-        assert heard.awaited((), 0.0) == heard.held == honest
-        assert not heard.receive(false) and heard.awaited((), 0.0) == honest
-    heard.disbelieve(honest)
+def test_the_best_release_of_some_kind_is_found_whether_it_counts_or_is_here() -> None:
+    heard = Releases(counts=lambda _: False)
+    for version in (5, 6, 7):
+        heard.receive(release(version=version))
+    heard.refuse(release(version=6))
+    assert heard.best(lambda _: True) == release(version=7)
+    assert heard.best(lambda one: one.version < 7) == release(version=5)
+    assert heard.best(lambda one: one.version < 5) is None
+
+
+def test_of_two_announcements_of_the_same_bytes_one_that_counts_is_better_than_one_that_does_not() -> None:
+    heard = Releases(counts=lambda each: each.groups in (2, 3))
+    heard.receive(release())
     assert heard.awaited((), 0.0) is None
+    for groups, best in ((2, 2), (4, 2), (3, 3), (1, 3)):
+        heard.receive(release(groups=groups))
+        assert heard.awaited((), 0.0) == heard.named(1, release().weights) == release(groups=best)
+
+
+def test_one_that_was_made_from_another_version_is_another_release() -> None:
+    heard = Releases(counts=lambda each: each.groups == 1)
+    for made in (release(), release(parent=Digest("d" * 64), groups=9)):
+        heard.receive(made)
+        heard.hold(made)
+    assert heard.awaited((), 0.0) == heard.held == heard.named(1, release().weights) == release()
 
 
 def test_the_age_of_weights_counts_from_their_first_announcement_whatever_later_ones_say() -> None:
@@ -477,6 +491,4 @@ def test_the_age_of_weights_counts_from_their_first_announcement_whatever_later_
     known.receive(early, at=1000.0)
     known.receive(early, at=1030.0)
     known.receive(late, at=1040.0)
-    assert known.received(1, early.weights) == 1000.0
-    known.disbelieve(early)
     assert known.received(1, early.weights) == 1000.0 and known.received(2, early.weights) is None

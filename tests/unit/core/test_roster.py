@@ -324,19 +324,6 @@ def test_strangers_that_come_and_go_make_nobody_forget_a_learner_that_left() -> 
     assert not heard.receive(A, beat(), NOW)
 
 
-def test_half_of_the_learners_say_which_version_is_reached_and_two_of_them_are_no_majority() -> None:
-    heard = Roster(10.0, random.Random(3))
-    for name, version in (("a", 7), ("b", 9)):
-        heard.receive(PeerId(name), beat(version=version), NOW)
-    assert heard.halfway() == math.inf and heard.halfway(mine=8) == 8
-    heard.receive(C, beat(version=1009), NOW)
-    assert heard.halfway() == 9 and heard.halfway(mine=8) == 9
-    assert heard.halfway(publisher=C) == 9 and heard.halfway(publisher=PeerId("unheard")) == 1009
-    heard.receive(A, beat(seq=2, version=7, phase=Phase.CATCHING_UP), NOW)
-    heard.receive(B, beat(seq=2, version=-1), NOW)
-    assert heard.halfway() == math.inf, "they say nothing of what the others have"
-
-
 def test_a_peer_that_is_a_learner_no_more_is_not_counted_as_one() -> None:
     known = roster()
     known.receive(A, beat(role=Role.LEARNER, incarnation=1), NOW)

@@ -1,5 +1,5 @@
 """What README and docs/commands.md say is so: commands parse, all are documented, files and targets exist,
-the round's diagram is the table's."""
+the round's diagram and the learners' votes are those of the code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from places import ROOT
 
 from peers.cli import parser
 from peers.errors import WrongUsage
+from swarm.core.agreement.electorate import table
 from swarm.core.agreement.rounds import diagram
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -61,6 +62,10 @@ def test_the_readme_can_be_read_in_one_go() -> None:
 def test_the_diagram_is_drawn_from_the_table() -> None:
     house = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert f"```mermaid\n{diagram()}\n```" in house
+
+
+def test_the_votes_that_are_enough_are_told_as_they_are_counted() -> None:
+    assert f"\n{table()}\n" in (ROOT / "docs" / "agreement.md").read_text(encoding="utf-8")
 
 
 def test_every_file_that_the_readme_names_is_there() -> None:

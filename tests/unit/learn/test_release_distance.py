@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from peers.learner.agreement.other_bytes import NEAR
+from peers.learner.agreement.other_bytes import FAR
 from swarm.learn.files.release_distance import apart
 from swarm.learn.files.weights import to_bytes
 from swarm.storage.blocks import Blocks
@@ -53,4 +53,4 @@ def test_rounding_alone_leaves_two_versions_near(rate: float) -> None:
     off = torch.nextafter(mine, mine + torch.where(lot < 0.25, 1.0, -1.0))
     theirs = torch.where(lot < 0.5, off, mine)  # one unit in the last place, up or down, of every second
     found = apart(*(Blocks.of(to_bytes({"a": each})) for each in (mine, theirs, before)))
-    assert found < NEAR or (mine.bfloat16() == before.bfloat16()).all()
+    assert 2 * found < FAR or (mine.bfloat16() == before.bfloat16()).all()

@@ -18,7 +18,7 @@ from swarm.limits import BEAT_LIMIT, RECORD_LIMIT
 from swarm.membership import invite
 from swarm.membership.identity import Keyring, human_name
 from swarm.protocol import PHASES, Phase, Role
-from swarm.types import BatchRewards, Beat, Digest, Fetching, Lag, Moments, StageProgress
+from swarm.types import BatchRewards, Beat, Digest, Fetching, Lag, Moments, StageProgress, Vote
 
 OWNER, ME = Keyring.new(), Keyring.new()
 RUN = Digest(os.urandom(32).hex())
@@ -33,6 +33,12 @@ def frames(role: Role, renewed: bool = True) -> Frames:
     given = invite.delegate(OWNER, "private-lab", role, 1_795_000_001)
     membership = invite.admit(given, ME.me, origin if renewed else b"")
     return Frames(RUN, ME, membership, RunKeys(os.urandom(SIZE)))
+
+
+def vote() -> Vote:
+    """For weights: an id is shorter."""
+    parent, choice = (Digest(os.urandom(32).hex()) for _ in range(2))
+    return Vote(version=123_457, parent=parent, choice=choice, yields=False, signature=os.urandom(64))
 
 
 def fullest(role: Role) -> Beat:
@@ -72,7 +78,7 @@ def fullest(role: Role) -> Beat:
         case Role.LEARNER:
             moments = Moments(1234, *(of() for _ in Moments.__struct_fields__[1:]))
             said |= {"closed": BatchRewards(live=1234, completions=moments, groups=moments), "speed": of()}
-            said |= {"early": True, "astray": True, "mean": os.urandom(12), "denied": os.urandom(32)}
+            said |= {"early": True, "vote": vote()}
         case Role.SAMPLER:
             causes = ("doomed", "over-quota", "undelivered", "unscored")
             said |= {

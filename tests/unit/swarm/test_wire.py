@@ -26,7 +26,7 @@ from swarm.frames.run_types import (
     Spec,
 )
 from swarm.frames.wire import Envelope, WireError, check_array, decode, encode, seal, unseal
-from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, FRAME_LIMIT, MAIL_LIMIT, RELEASE_LIMIT, Limit
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, FRAME_LIMIT, MAIL_LIMIT, Limit
 from swarm.membership.identity import Keyring
 from swarm.protocol import SCHEMA, Role
 from swarm.types import (
@@ -110,6 +110,8 @@ NOUNS = [
     types.Estimate(value=0.5, low=0.4, high=0.6),
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     types.Patch(base=Digest("a" * 64), root=Digest("b" * 64), size=1),
+    types.Vote(version=2, parent=Digest("a" * 64), choice=ME.me, yields=True, signature=ME.sign(b"vote")),
+    types.Ballot(voter=ME.me, yields=False, signature=ME.sign(b"vote")),
     CONTRIBUTION,
     site_types.Contributed(groups=bytes(8), values=b"values"),
     site_types.ContributionList(
@@ -141,6 +143,9 @@ NOUNS = [
     CLOSED,
     CLOSED.groups,
 ]
+
+
+SMALL = Limit(1024, 4 << 10)
 
 
 def open_(frame: bytes, limit: Limit = MAIL_LIMIT) -> wire.Opened:
@@ -236,13 +241,13 @@ def test_a_frame_above_its_limit_is_not_even_decoded(monkeypatch: pytest.MonkeyP
 def test_what_does_not_fit_is_not_sealed() -> None:
     with pytest.raises(WireError, match="does not fit into 1024"):
         incompressible = "".join(ME.sign(bytes([k])).hex() for k in range(20))
-        seal(msgspec.structs.replace(BEAT, hardware=incompressible), RUN, ME, limit=RELEASE_LIMIT)
+        seal(msgspec.structs.replace(BEAT, hardware=incompressible), RUN, ME, limit=SMALL)
 
 
-@pytest.mark.parametrize("limit", [RELEASE_LIMIT, RELEASE_LIMIT._replace(sealed=RELEASE_LIMIT.sealed - 32)])
+@pytest.mark.parametrize("limit", [SMALL, SMALL._replace(sealed=SMALL.sealed - 32)])
 def test_what_fits_when_it_is_compressed_is_sealed_at_any_length(limit: Limit) -> None:
     """Of a private run a frame has 32 bytes less."""
-    base = RELEASE_LIMIT.sealed - 40 - len(seal(msgspec.structs.replace(BEAT, hardware=""), RUN, ME))
+    base = SMALL.sealed - 40 - len(seal(msgspec.structs.replace(BEAT, hardware=""), RUN, ME))
     for more in range(base, base + 60):
         beat = msgspec.structs.replace(BEAT, hardware="c" * more)
         assert decode(open_(seal(beat, RUN, ME, limit=limit), limit).body, Beat) == beat
@@ -287,8 +292,8 @@ def test_a_small_frame_costs_little_memory() -> None:
 def test_unknown_fields_are_ignored_and_missing_ones_refused() -> None:
     fields = msgspec.msgpack.decode(encode(RELEASE))
     assert decode(msgspec.msgpack.encode(fields | {"colour": "green"}), Release) == RELEASE
-    # without patches the whole is fetched
-    for name in fields.keys() - {"type", "patches"}:
+    # without patches the whole is fetched, and votes for it are in heartbeats, too
+    for name in fields.keys() - {"type", "patches", "ballots"}:
         with pytest.raises(WireError, match=name):
             decode(
                 msgspec.msgpack.encode({key: value for key, value in fields.items() if key != name}), Release
