@@ -210,7 +210,7 @@ class OwnRelease:
         return 0.0 if is_first else due - self.host.steady()
 
     def _makes_other_bytes(self) -> bool:
-        """Did each member of my round make bytes of its own, and is it time to vote for those of one?"""
+        """Did the members of my round make different bytes, and is it time to vote for those of one?"""
         timeout, compared = self.host.config.run.release.timeout, self._compared
         if compared is not None and self.host.steady() - compared < timeout:
             return False
