@@ -105,12 +105,11 @@ class CatchUp:
         return Cause.SYNCED if joins else Cause.LOADED
 
     async def _take(self, had: Had) -> Release | None:
-        """Load the better release. None when that failed, or it is not what my round made; the learner is
-        unchanged then."""
+        """Load the better release. None when that failed; the learner is unchanged then."""
         self.meanwhile.held = None
         release = await self._take_state(had)
         in_rounds = self._host.config.run.averaging.mode == "butterfly"
-        self._synced = in_rounds and release is not None and release.version > 0  # all begin at version 0
+        self._synced = in_rounds and release is not None
         if release is not None:
             return release
         return await self._load() or self.meanwhile.held

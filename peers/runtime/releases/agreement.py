@@ -30,7 +30,7 @@ from peers.runtime.kernel import Kernel
 from peers.runtime.releases.lines import ReleaseLines
 from swarm import events
 from swarm.core.agreement.electorate import PAIR, Electorate, are_most, favourite
-from swarm.core.agreement.lineage import Point, parent_of
+from swarm.core.agreement.lineage import Point, ancestry, parent_of
 from swarm.core.agreement.releases import Releases, rank
 from swarm.core.roster import ELSEWHERE
 from swarm.limits import BALLOTS, remember
@@ -52,8 +52,9 @@ SLOW = 0.5
 NEAR = 2
 """Versions by which a learner may be behind, by its last heartbeat, and have a step of the next one."""
 
+
 BEYOND = 256
-"""Versions by which a learner may be beyond a release that its own comes from."""
+"""Versions by which a learner's own may be beyond the newest one before it that counts."""
 
 
 class Agreement:
@@ -128,13 +129,8 @@ class Agreement:
             return False  # the same weights, said to be made from others
         mine = status.version, Digest(status.weights)
         point = mine if peer == self._kernel.ports.me else self._at.get(peer, (-1, Digest("")))
-        for _ in range(BEYOND):
-            if point[0] <= release.version:
-                break
-            if (before := self._lines.lineage.parent(point)) is None:
-                break
-            point = before
-        return point == end
+        line, _ = ancestry(point, self._lines.lineage.parent, release.version)
+        return line.get(release.version) == release.weights
 
     def above(self, point: Point) -> tuple[Any, ...]:
         """The rank that a release must exceed to be better than this version: its own, or that of the newest
