@@ -342,9 +342,10 @@ class _Watch:
         )
 
     def _made_a_release(self, step: events.Stepped) -> bool:
+        point = step.version, len(step.groups) + len(step.others)
         releases = (event.release for event in self._told if isinstance(event, events.Released))
         return any(
-            step.version == release.version and made_by(step.members, step.parent, release)
+            point == (release.version, release.groups) and made_by(step.members, step.parent, release)
             for release in releases
         )
 
@@ -357,8 +358,9 @@ class _Watch:
         return any(fault.file == EVERYTHING for fault in faults)
 
     def _seed_died(self, since: float) -> bool:
+        """Or was away then."""
         seeds = (fault for fault in self._trial.plan.faults if fault.peer.startswith(Role.SEED))
-        return any(fault.fault in ("bounce", "crash") and fault.at > since for fault in seeds)
+        return any(fault.fault in ("bounce", "crash") and fault.at + fault.down > since for fault in seeds)
 
     def _of(self, peer: str) -> Iterator[Fault]:
         return (fault for fault in self._trial.plan.faults if fault.peer == peer)
@@ -373,13 +375,12 @@ class _Watch:
             self._trial.fail("strength", f"no group of {', '.join(sorted(silent))} was admitted")
 
     def _check_split(self) -> None:
-        held = self._held
+        held, skipping = self._held, self._alive(Role.EVALUATOR)
         for name, release in held.items():
-            if release is None:
+            if release is None and name not in skipping:
                 self._trial.fail("split", f"{name} has no release")
         have = {name: release for name, release in held.items() if release is not None}
         top = max((release.version for release in have.values()), default=0)
-        skipping = self._alive(Role.EVALUATOR)
         late = sorted(
             name for name, release in have.items() if release.version < top - BEHIND and name not in skipping
         )

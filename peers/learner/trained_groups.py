@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ import msgspec
 from peers.intake.group_log import GroupLog, KeptGroup, KeptStep
 from peers.intake.inbox import LearnerInbox, Scored, TaskAndRewards
 from peers.intake.unkept_steps import newest
+from peers.learner.agreement.catch_up import SETTLE
 from peers.learner.checkpoints import Progress
 from peers.runtime.host import Host
 from swarm import events
@@ -104,8 +106,8 @@ class TrainedGroups:
         """Another learner -> the line of the last policy whose steps it reported here."""
         self._unread: list[KeptGroup] = []
         """Groups that the disk had and that no policy was asked about yet."""
-        self._found = False
-        """The disk had groups of an earlier life."""
+        self._found, self._opened = False, -math.inf
+        """The disk had groups of an earlier life; and when this one began."""
         self._trained: set[bytes] = set()
         """Marks of the groups in my policy's line."""
         self._in_memory = OrderedDict[str, None]()
@@ -123,7 +125,7 @@ class TrainedGroups:
             found.setdefault(held.group.id, held)
             self._place(held.group.version, held.group.times.released, segment)
             self._inbox.admission.admitted(held.group)
-        self._unread, self._found = [*found.values()], bool(found)
+        self._unread, self._found, self._opened = [*found.values()], bool(found), self._host.steady()
         self._emit(events.Found, [kept.group for kept in self._unread])
         await self._host.ports.mail.serve(Service.TRAINED, self._answer)
 
@@ -255,10 +257,18 @@ class TrainedGroups:
                 await self._ask_again()
                 continue
             if self._loaded.empty():  # else there is a later one
+                await self._hear_others()
                 await self._receive(policy)
                 await self._place_groups(policy)
             self.placing -= 1
             self._host.move()
+
+    async def _hear_others(self) -> None:
+        """At the start, wait a while for another learner: it may know of a step of this one that the disk
+        refused, and of which groups of the disk are."""
+        host = self._host
+        while self._unread and not self._others() and (left := self._opened + SETTLE - host.steady()) > 0:
+            await host.changed(left)
 
     async def _ask_again(self) -> None:
         """Place this learner's groups again, where it was unknown whether one of its steps is in the policy,

@@ -34,8 +34,8 @@ class OtherBytes:
         self._host = host
         self._all_far = False
         """In the last version none were near mine, and no time-out changed that."""
-        self._passed = Digest("")
-        """Bytes that were voted for and did not come."""
+        self._passed = 0, Digest("")
+        """Bytes of a version that were voted for and did not come."""
 
     def are_many(self, version: int, parent: Digest, members: Collection[PeerId]) -> bool:
         """Did the members of the round that made this version all vote, for bytes of which none has enough
@@ -46,14 +46,19 @@ class OtherBytes:
             return False
         return not any(agreement.agrees(version, parent, one, waits=True) for one in choices)
 
-    def pass_over(self, weights: Digest) -> None:
+    def pass_over(self, version: int, weights: Digest) -> None:
         """These did not come: vote for others."""
-        self._passed = weights
+        self._passed = version, weights
 
     def _of(self, version: int, parent: Digest, members: Collection[PeerId]) -> dict[PeerId, Digest]:
-        votes = self._host.releases.agreement.of(version, parent)
+        agreement = self._host.releases.agreement
+        electors, votes = agreement.electors(), agreement.of(version, parent)
         found = {peer: Digest(votes[peer]) for peer in self._present(members) if peer in votes}
-        return {peer: weights for peer, weights in found.items() if weights != self._passed}
+        return {
+            peer: weights
+            for peer, weights in found.items()
+            if weights not in electors and (version, weights) != self._passed
+        }
 
     def _present(self, members: Collection[PeerId]) -> list[PeerId]:
         agreement = self._host.releases.agreement

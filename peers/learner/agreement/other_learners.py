@@ -110,13 +110,23 @@ class OtherLearners:
     def partners(self) -> list[PeerId]:
         """Those of them that are worth waiting for in a round of my version: that came to the last ones, and
         compute a group in the time of one."""
-        expected = self._missed_rounds.expected(self.ready(), self._version())
-        beats = {peer: self._host.roster.beat(peer) for peer in expected}
-        here = {peer: beat for peer, beat in beats.items() if beat is not None}
+        here = self._expected()
         mine, *counts = self._groups([*here.values()])
         found = [peer for peer, count in zip(here, counts, strict=True) if count or not mine]
         self._host.releases.agreement.meets = bool(found)
         return found
+
+    def to_meet(self) -> list[PeerId]:
+        """Those, and the slower ones that wait with a gradient of my version: meeting them costs nothing."""
+        waiting = self.waiting()
+        here = (peer for peer in self._expected() if peer in waiting)
+        return [*dict.fromkeys((*self.partners(), *here))]
+
+    def _expected(self) -> dict[PeerId, Beat]:
+        """Those that came to the last rounds."""
+        expected = self._missed_rounds.expected(self.ready(), self._version())
+        beats = {peer: self._host.roster.beat(peer) for peer in expected}
+        return {peer: beat for peer, beat in beats.items() if beat is not None}
 
     @contextmanager
     def meeting(self) -> Iterator[set[PeerId]]:

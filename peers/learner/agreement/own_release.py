@@ -25,6 +25,7 @@ from peers.learner.agreement.other_bytes import OtherBytes
 from peers.learner.agreement.other_learners import OtherLearners
 from peers.learner.checkpoints import Progress
 from peers.runtime.host import Host
+from swarm.core.agreement.electorate import favourite
 from swarm.core.agreement.lineage import Point
 from swarm.core.agreement.releases import rank
 from swarm.learn.files.weights import Snapshot
@@ -286,15 +287,21 @@ class OwnRelease:
         host.move()
 
     def _vote_again(self, packed: Weights) -> None:
-        """The bytes of another learner that I voted for did not come: vote for mine again, and compare them
-        with those of the rest."""
-        agreement, parent = self.host.releases.agreement, self.made_of.parent
-        choice = agreement.of(packed.version, parent).get(self.host.ports.me, packed.digest)
-        if choice != packed.digest:
-            self._other_bytes.pass_over(Digest(choice))
-            agreement.vote(packed.version, parent, packed.digest)
+        """Nothing was decided in a time-out. I voted for mine: go where another learner is, or else where
+        most, or the oldest, would go. I voted for another's: it did not come, so vote for mine, and compare
+        it with those of the rest."""
+        agreement, version, parent = self.host.releases.agreement, packed.version, self.made_of.parent
+        votes = agreement.of(version, parent)
+        choice = votes.get(self.host.ports.me)
+        if choice == packed.digest:
+            if not agreement.vote_ahead():
+                agreement.vote(version, parent, favourite(votes, agreement.order(votes)))
+        else:
+            if choice is not None:
+                self._other_bytes.pass_over(version, Digest(choice))
+            agreement.vote(version, parent, packed.digest)
             self._compared = None
-            self.wait_turns()
+        self.wait_turns()
 
     async def _prepare(self, packed: Weights) -> bool:
         """Make the release of this version. False when it is obsolete: I have another version meanwhile."""

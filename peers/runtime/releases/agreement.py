@@ -10,11 +10,11 @@ A learner has one vote for each version, and its heartbeats carry it:
     no round of its succeeds       -> for the learner that steps alone: a yield   (peers.learner.agreement)
     others voted, it has no step   -> for their favourite
     a time-out without a decision  -> anew, for the favourite
+    its own step had no majority   -> for the best release that another learner is at
 
 A vote binds its voter for one time-out, in which it steps to nothing else: for two releases of one version to
 count a voter must lie, or a message must take longer. Votes are signed, and a release carries its own: a peer
-that was not there counts them. A learner that is at a version of its own for `run.window.seconds` goes to the
-best release that it knows. Not handled here: which voter publishes (peers.learner.agreement.own_release),
+that was not there counts them. Not handled here: which voter publishes (peers.learner.agreement.own_release),
 which of two releases that count is better (swarm.core.agreement.releases).
 """
 
@@ -64,9 +64,8 @@ class Agreement:
         """`took` is called with each release once it counts."""
         run = kernel.config.run
         self._kernel, self._lines, self._took = kernel, lines, took
-        self._window, self._astray = run.window.seconds, math.inf
-        """How long a learner's own version may not count, and since when mine does not."""
-        self._electorate = Electorate(run.pace.patience, run.window.seconds)
+        votes = kernel.who.role is Role.LEARNER
+        self._electorate = Electorate(run.pace.patience, run.window.seconds, votes)
         self._votes: dict[PeerId, Vote] = {}
         """The last vote of each learner, mine among them."""
         self._at: dict[PeerId, Point] = {}
@@ -103,11 +102,7 @@ class Agreement:
         return [peer for peer in known if kernel.trust.revoked(peer) is None]
 
     def counts(self, release: Release) -> bool:
-        """Is it followed? By a learner whose own version has not counted for a window each one is: the
-        learners have parted, and no part is most."""
-        return self._is_agreed(release) or self._kernel.steady() - self._astray > self._window
-
-    def _is_agreed(self, release: Release) -> bool:
+        """Is it followed?"""
         electors = self.electors()
         if release.version == 0 or not electors:
             return True
@@ -147,7 +142,7 @@ class Agreement:
     def is_refused(self, version: int, weights: Digest) -> bool:
         """Were these weights announced, and did most learners vote for no announcement of them?"""
         known = self.candidates.known(version, weights)
-        return bool(known) and not any(map(self._is_agreed, known))
+        return bool(known) and not any(map(self.counts, known))
 
     # --- news -----------------------------------------------------------------------------------------------
 
@@ -163,6 +158,8 @@ class Agreement:
         self._at[peer] = beat.version, beat.weights
         if beat.vote is not None:
             self._votes[peer] = beat.vote
+        else:  # it has restarted
+            self._votes.pop(peer, None)
         self.look()
 
     def note_ballots(self, release: Release) -> None:
@@ -186,10 +183,6 @@ class Agreement:
         kernel, now = self._kernel, self._kernel.steady()
         if (point := self._newest()) != self._from or self._since == math.inf:
             self._from, self._since = point, now
-        is_astray = kernel.who.role is Role.LEARNER and self.is_refused(
-            kernel.status.version, Digest(kernel.status.weights)
-        )
-        self._astray = min(self._astray, now) if is_astray else math.inf
         for release, since in [*self._waiting.items()]:
             is_old = release.version < self._from[0]
             if self.counts(release):
@@ -224,7 +217,7 @@ class Agreement:
     def _newest(self) -> Point:
         """The version that this learner's next step is from; of other peers, and of a learner that is behind
         or loads another, the newest release with most votes."""
-        status, best = self._kernel.status, self.candidates.best(self._is_agreed)
+        status, best = self._kernel.status, self.candidates.best(self.counts)
         newest = (best.version, best.weights) if best is not None else (-1, Digest(""))
         is_here = self._kernel.who.role is Role.LEARNER and status.phase not in ELSEWHERE
         return (status.version, Digest(status.weights)) if is_here and status.version >= newest[0] else newest
@@ -238,7 +231,12 @@ class Agreement:
 
     def vote(self, version: int, parent: Digest, choice: str) -> None:
         """For the version that goes on from `parent`: vote for its weights, or for the learner that steps
-        alone."""
+        alone. A vote for another learner's step, or for a release that is ahead, stays while it binds me."""
+        before = self._my_vote(version, parent)
+        if not self.bound(version, parent) or (before is not None and not before.yields):
+            self._cast(version, parent, choice)
+
+    def _cast(self, version: int, parent: Digest, choice: str) -> None:
         kernel, before = self._kernel, self._my_vote(version, parent)
         if before is not None and before.choice == choice:
             return
@@ -281,9 +279,24 @@ class Agreement:
 
     def bound(self, version: int, parent: Digest) -> bool:
         """Does my vote for another learner's step still bind me?"""
-        vote, me = self._my_vote(version, parent), self._kernel.ports.me
-        timeout = self._kernel.config.run.release.timeout
-        return vote is not None and vote.choice != me and self._kernel.steady() - self._voted < timeout
+        vote, timeout = self._my_vote(version, parent), self._kernel.config.run.release.timeout
+        if self.mine is not None and self.mine.version > version:
+            vote = self.mine  # for a release that is ahead
+        binds = vote is not None and vote.choice != self._kernel.ports.me
+        return binds and self._kernel.steady() - self._voted < timeout
+
+    def vote_ahead(self) -> bool:
+        """My own step had no majority in a time-out: vote for the best release that another learner is at.
+        False where none is better than my version."""
+        status, me = self._kernel.status, self._kernel.ports.me
+        named = self.candidates.named(status.version, Digest(status.weights))
+        above = rank(named) if named is not None else (status.version + 1,)
+        points = {self._at[peer] for peer in self.electors() if peer != me}
+        best = self.candidates.best(lambda one: (one.version, one.weights) in points)
+        if best is None or rank(best) <= above:
+            return False
+        self.vote(best.version, best.parent, best.weights)
+        return True
 
     def ballots(self, release: Release) -> tuple[Ballot, ...]:
         """The votes for a release, for it to carry."""
@@ -303,16 +316,17 @@ class Agreement:
         binds = kernel.steady() - self._voted < kernel.config.run.release.timeout
         if mine is None and self._is_at_from() and kernel.status.phase in BUSY:
             return  # it votes soon, for its step or where it finds no round
-        if mine is not None and binds and not self._are_split(version, parent):
+        is_ahead = self.mine is not None and self.mine.version > version
+        if binds and (is_ahead or (mine is not None and not self._are_split(version, parent))):
             return
         votes, yields = self.of(version, parent), mine is not None and mine.yields
-        if mine is not None and yields and self.agrees(version, parent, mine.choice, waits=True):
-            votes = {peer: one for peer, one in votes.items() if one != mine.choice}  # it does not step
+        if mine is not None and self.agrees(version, parent, mine.choice, waits=True):
+            votes = {peer: one for peer, one in votes.items() if one != mine.choice}  # it does not come
         choice = favourite(votes, self.order(votes))
         several = [*votes.values()].count(choice) > 1
         free = mine is None and choice in self._at and self._is_free()
         if choice not in ("", kernel.ports.me) and (several or yields or free):
-            self.vote(version, parent, choice)
+            self._cast(version, parent, choice)
 
     def _is_at_from(self) -> bool:
         """Am I at the version that the next one is made from? A gradient of an earlier one is of no use."""

@@ -41,7 +41,7 @@ from peers.runtime.releases.lines import ReleaseLines
 from peers.runtime.releases.missed import MissedReleases
 from peers.runtime.releases.patch_ladder import PatchLadder
 from swarm import events
-from swarm.core.agreement.releases import PUBLISHERS
+from swarm.core.agreement.releases import PUBLISHERS, rank
 from swarm.core.roster import CLOCK
 from swarm.frames import wire
 from swarm.limits import RELEASE_LIMIT, remember
@@ -366,10 +366,13 @@ class ReleaseExchange:
         return self.candidates.sealed(release)
 
     def sealed_newest(self) -> bytes:
-        """The newest release that is held here, as its publisher signed it; empty when there is none."""
+        """The newest release that is held here, as its publisher signed it; empty when there is none. That of
+        this peer's own version is one though it does not count: the others vote for it, or do not."""
         while (held := self.held) is not None and not self._is_here(held):
             self.candidates.lose(held)
-        return self.sealed(held) if held is not None else b""
+        mine = self.named(self._kernel.status.version, Digest(self._kernel.status.weights))
+        here = [one for one in (held, mine) if one is not None and self._is_here(one)]
+        return self.sealed(max(here, key=rank)) if here else b""
 
     def coming(self) -> Fetching | None:
         """The current download; None without one."""

@@ -2,12 +2,14 @@
 
     heartbeats of learners -> electors, the longest silent first
         most of them were heard `patience` after it -> it counts no more
-        else                                        -> it counts for `window`: others may hear it
+        fewer were                                  -> it counts for `window`: others may hear it; for peers
+                                                       without a vote it counts no more
     votes for a version    -> more than half of the electors, or half with the first one by its id: most
         of two electors one is enough
 
 So the larger part of a swarm that was cut in two goes on at once, the smaller one after `window` seconds, and
-learners that leave one after the other are counted no more one after the other. Not handled here: the content
+learners that leave one after the other are counted no more one after the other. Where a new learner takes the
+place of dead ones that it never heard, the others follow it at once. Not handled here: the content
 of a vote, its signature (peers.runtime.releases.agreement).
 """
 
@@ -57,8 +59,9 @@ def table(most: int = 6) -> str:
 class Electorate:
     """The electors that one peer knows. Times are in seconds of a monotonic clock."""
 
-    def __init__(self, patience: float, window: float) -> None:
-        self._patience, self._window = patience, window
+    def __init__(self, patience: float, window: float, votes: bool = True) -> None:
+        """`votes`: this peer is a learner."""
+        self._patience, self._window, self._votes = patience, window, votes
         self._heard: dict[PeerId, float] = {}
         """Elector -> when it was last heard."""
 
@@ -72,6 +75,7 @@ class Electorate:
     def electors(self, now: float) -> Collection[PeerId]:
         for peer, at in sorted(self._heard.items(), key=lambda item: item[1]):
             later = [other for other, heard in self._heard.items() if heard - at > self._patience]
-            if now - at > self._window or (later and are_most(later, self._heard)):
+            others_go_on = bool(later) and (not self._votes or are_most(later, self._heard))
+            if others_go_on or now - at > self._window:
                 del self._heard[peer]
         return self._heard.keys()

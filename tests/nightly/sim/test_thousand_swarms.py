@@ -18,9 +18,17 @@ from swarm.sim import nemesis
 from swarm.sim.nemesis import NemesisPlan
 from swarm.sim.scenario import Fault
 
+SCARCE = "a learner has groups when the others have none, and steps alone"
+
 OPEN = {
     105: "a learner's full disk refused its steps: after its restart it takes up groups of a release whose"
     " line it does not know yet, as others' steps do not count until then",
+    **dict.fromkeys((203, 284, 364), SCARCE),
+    463: "half of the learners die at once, and the rest waits for `run.window.seconds`",
+    500: "a learner takes up groups of its disk before it knows of its own step with them",
+    530: "releases of many learners at a time: one version more than are kept",
+    588: "at sites, of two lists of a version a learner does not know which one has its contribution",
+    799: "as 500",
 }
 """Seeds that break a promise, and why."""
 

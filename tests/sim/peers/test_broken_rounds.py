@@ -47,7 +47,7 @@ def slow_releases(patch: pytest.MonkeyPatch, seconds: float) -> None:
     patch.setattr(MemoryGossip, "publish", publish)
 
 
-@pytest.mark.parametrize(("learners", "seed"), [(3, 1), *nightly([(4, 1)])])
+@pytest.mark.parametrize(("learners", "seed"), [(3, 1), (4, 1021), *nightly([(4, 1), (4, 1031)])])
 def test_of_a_version_whose_rounds_break_at_random_comes_one_release(
     monkeypatch: pytest.MonkeyPatch, learners: int, seed: int
 ) -> None:

@@ -28,8 +28,20 @@ def tried(seed: int) -> Trial:
     return try_plan(nemesis.plan(seed))
 
 
+BROKEN_ONCE = {
+    27: "the shares of a batch left a slow learner out of rounds for which it waited with a gradient",
+    65: "a learner's step that was never released was taken for its next one, of as many members",
+    134: "a step that nothing came of was taken for that of a later round of the same members",
+    158: "three learners of one line, at versions 1, 2 and 7, waited for each other's votes",
+    170: "peers without a vote waited for dead learners, whose place a new one had taken",
+    297: "a learner trained a group of its disk again before it heard the other one, which knew of its step",
+    1194: "all learners did so",
+}
+"""Seeds that broke a promise, and why."""
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [*range(3), *BROKEN_ONCE])
 def test_after_any_faults_the_swarm_goes_on(seed: int) -> None:
     assert not failed(tried(seed))
 

@@ -3,7 +3,7 @@ on: they wait for nothing but that state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from peers.learner.agreement.common_round import CommonRound
 from peers.learner.agreement.other_learners import OtherLearners
 from peers.learner.agreement.state_transfer import StateTransfer
 from peers.learner.gradients import Gradients
+from swarm.core.agreement.state_sync import GOSSIP_SECONDS
 from swarm.core.group_accounts import audit
 from swarm.core.intake.batcher import Waiting
 from swarm.events import Averaged, Judged, Moved, Released, Stepped, Trained
@@ -60,8 +61,9 @@ def falls(told: Told, who: str = WHO) -> list[Any]:
 
 
 class Learnt(NamedTuple):
-    """A gradient of WHO."""
+    """A gradient."""
 
+    peer: str
     began: float
     ended: float
     groups: set[str]
@@ -71,9 +73,10 @@ class Watched:
     """What learners did that no event tells."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.learnt = list[Learnt]()
-        self.made = dict[int, float]()
-        """Version -> when its state was copied last, for another learner."""
+        self.learnt, self.others_learnt = list[Learnt](), list[Learnt]()
+        """By WHO, and by the others."""
+        self.made = dict[int, tuple[str, float]]()
+        """Version -> who copied its state last, for another learner, and when."""
         self.loaded = list[float]()
         """When WHO loaded a state."""
         compute, make, load = Gradients.compute, StateTransfer._make, StateTransfer._load_state
@@ -81,14 +84,14 @@ class Watched:
         async def computes(gradients: Gradients, batch: Sequence[Waiting], *others: Any) -> Any:
             began = gradients._host.now()
             gradient = await compute(gradients, batch, *others)
-            if gradients._host.ports.me == WHO:
-                groups = {item.group.id for item in batch}
-                self.learnt.append(Learnt(began, gradients._host.now(), groups))
+            me, groups = gradients._host.ports.me, {item.group.id for item in batch}
+            learnt = self.learnt if me == WHO else self.others_learnt
+            learnt.append(Learnt(me, began, gradients._host.now(), groups))
             return gradient
 
         async def makes(transfer: StateTransfer, version: int, weights: Digest) -> Any:
             offer = await make(transfer, version, weights)
-            self.made[version] = transfer._host.now()
+            self.made[version] = transfer._host.ports.me, transfer._host.now()
             return offer
 
         def loads(transfer: StateTransfer, *state: Any) -> None:
@@ -144,8 +147,12 @@ def test_who_learns_nothing_ahead_is_in_the_next_round_too(
 def test_a_state_is_copied_before_the_next_gradient_begins() -> None:
     told, watched = undisturbed()
     (synced,) = falls(told)
-    released = [event.at for event in told.of(Released) if event.release.version == synced.version]
-    assert watched.made[synced.version] - min(released) < LEARN / 4
+    moved, released = told.of(Moved, WHO, since=KILLED + DOWN), told.of(Released)
+    asked = next(event.at for event in moved if event.cause == "ahead seen")
+    since = min(event.at for event in released if event.release.version == synced.version)
+    giver, made = watched.made[synced.version]
+    began = [one.began for one in watched.others_learnt if one.peer == giver and one.began < made]
+    assert max(began) < asked + GOSSIP_SECONDS and made - since < LEARN
 
 
 def test_who_falls_in_learns_while_its_state_comes_which_is_loaded_after_that() -> None:
@@ -181,8 +188,11 @@ def test_without_a_state_what_was_learnt_meanwhile_counts(
     moved = told.of(Moved, WHO, since=KILLED + DOWN)
     loaded = next(event for event in moved if event.cause == "loaded")
     assert "fetch failed" not in {event.cause for event in moved} and meanwhile.ended <= loaded.at
-    assert meanwhile.groups in [{*event.groups} for event in told.of(Stepped, WHO) if event.at > loaded.at]
-    assert not [one for one in watched.learnt if one.began >= loaded.at and one.groups & meanwhile.groups]
+    ready = next(event for event in moved if event.cause == "gradient ready" and event.at >= loaded.at)
+    assert ready.at - loaded.at < LEARN / 4, "it is there"
+    averaged = next(event for event in told.of(Averaged, "learner-0") if event.at > ready.at)
+    stepped = [{*event.groups} for event in told.of(Stepped, WHO) if event.version == averaged.version + 1]
+    assert stepped == ([meanwhile.groups] if WHO in averaged.members else [])
     assert audit(told.all).passed
 
 
@@ -233,13 +243,15 @@ def test_who_comes_back_takes_what_the_others_have_and_not_what_its_disk_has() -
 def test_who_is_left_out_of_a_round_waits_for_nobody_who_has_stepped_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    real = OtherLearners.partners
+    def without_who(real: Callable[[OtherLearners], list[PeerId]]) -> Callable[[OtherLearners], list[PeerId]]:
+        def found(others: OtherLearners) -> list[PeerId]:
+            back = others._host.now() - EPOCH > KILLED + DOWN and others._host.ports.me != WHO
+            return [peer for peer in real(others) if not (back and peer == WHO)]
 
-    def partners(others: OtherLearners) -> list[PeerId]:
-        back = others._host.now() - EPOCH > KILLED + DOWN and others._host.ports.me != WHO
-        return [peer for peer in real(others) if not (back and peer == WHO)]
+        return found
 
-    monkeypatch.setattr(OtherLearners, "partners", partners)
+    monkeypatch.setattr(OtherLearners, "partners", without_who(OtherLearners.partners))
+    monkeypatch.setattr(OtherLearners, "to_meet", without_who(OtherLearners.to_meet))
     told = returning(tmp_path)
     synced, *_ = falls(told)
     leaves = next(event for event in told.of(Moved, WHO) if event.at > synced.at)

@@ -136,6 +136,12 @@ def test_a_step_before_a_kill_is_told_by_the_release_of_its_round() -> None:
     assert [each.weights for each in mine.report(0, (of_me,))] == [digest("1")]
 
 
+def test_of_two_tries_of_a_round_in_two_lives_the_one_with_as_many_groups_made_the_release() -> None:
+    """The first one made nothing: its groups are trained again."""
+    of_me = release(version=1, weights=digest("1"), parent=digest("0"), publisher=ME, learners=1, groups=1)
+    assert ledger(step(1, "0", groups=b"6 groups" * 6)).report(0, [of_me]) == []
+
+
 def test_a_checkpoint_names_the_step_that_made_it() -> None:
     mine = ledger(step(1, "0"), step(2, "1"), step(2, "1", members=()), step(3, "2"))
     mine.resume(HeldPolicy(2, digest("2"), digest("1")))

@@ -94,15 +94,16 @@ def test_a_learner_says_how_many_of_the_groups_that_teach_went_through_its_polic
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_gradient_without_the_groups_that_teach_nothing_is_bit_for_bit_the_same(name: str) -> None:
+def test_the_gradient_without_the_groups_that_teach_nothing_is_the_same_to_the_last_bits(name: str) -> None:
     method, whole_batch = METHODS[name], drawn()
     idle = torch.tensor(
         [not method.teaches(group.tolist()) for group in whole_batch.reward.view(GROUPS, SIZE)]
     )
     rows = idle.repeat_interleave(SIZE)
     whole, alone = gradient(method, whole_batch), gradient(method, without(whole_batch, rows))
-    assert torch.equal(whole[~rows], alone) and whole[~rows].any()
-    assert not whole[rows].any()
+    # not bit for bit: on some CPUs an exponential's last bit depends on its place in a vector
+    torch.testing.assert_close(whole[~rows], alone, rtol=1e-6, atol=0.0)
+    assert whole[~rows].any() and not whole[rows].any()
 
 
 def test_all_groups_of_equal_rewards_teach_nothing_where_they_have_neither_advantage_nor_kl() -> None:

@@ -258,6 +258,20 @@ def test_a_learner_without_a_version_is_no_elector_until_it_votes_nor_one_that_w
     play(body)
 
 
+def test_peers_without_a_vote_follow_a_learner_that_took_the_place_of_dead_ones_and_the_others_wait() -> None:
+    async def body(swarm: Swarm) -> None:
+        made = swarm.release()
+        until = swarm.hosts[SEED].steady() + RUN.pace.patience + 1.0
+        while swarm.hosts[SEED].steady() < until:
+            assert not swarm.seed.counts(made)
+            await swarm.hosts[SEED].ports.clock.sleep(RUN.pace.beat)
+            swarm.tell(LEARNERS[0])
+        swarm.vote(LEARNERS[0], NEW)
+        assert swarm.seed.counts(made) and not swarm[LEARNERS[0]].counts(made)
+
+    play(body, learners=4)
+
+
 def test_other_roles_have_no_vote() -> None:
     async def body(swarm: Swarm) -> None:
         swarm.seed.receive(STRANGERS[0], beat(role=Role.SAMPLER, version=1, weights=OLD))
@@ -434,6 +448,31 @@ def test_a_vote_for_another_learner_binds_for_a_time_out_and_one_for_this_one_do
         assert not swarm[me].bound(2, OLD)
         swarm[me].vote(2, OLD, me)
         assert not swarm[me].bound(2, OLD)
+
+    play(body)
+
+
+def test_a_vote_for_another_learner_stays_while_it_binds_and_one_for_bytes_gives_way_to_other_bytes() -> None:
+    async def body(swarm: Swarm) -> None:
+        me, other = LEARNERS[:2]
+        swarm[me].vote(2, OLD, other)
+        swarm[me].vote(2, OLD, NEW)
+        assert swarm[me].of(2, OLD)[me] == other
+        await swarm.hosts[me].ports.clock.sleep(TIMEOUT + 0.1)
+        for choice in (NEW, OTHER):
+            swarm[me].vote(2, OLD, choice)
+            assert swarm[me].of(2, OLD)[me] == choice
+
+    play(body)
+
+
+def test_a_learner_that_has_restarted_has_voted_for_nothing() -> None:
+    async def body(swarm: Swarm) -> None:
+        swarm.vote(LEARNERS[0], NEW)
+        swarm.vote(LEARNERS[1], NEW)
+        assert swarm.seed.counts(swarm.release())
+        swarm.tell(LEARNERS[0], votes=False)
+        assert not swarm.seed.counts(swarm.release())
 
     play(body)
 
@@ -748,29 +787,49 @@ def test_mine_is_worth_as_much_as_the_version_before_it_that_counts() -> None:
     play(body)
 
 
-def test_learners_that_have_parted_go_to_the_best_release_after_the_window_and_others_follow_them() -> None:
+def part(swarm: Swarm) -> list[Release]:
+    """Each learner is at a version 2 of its own; the second one's is the best."""
+    made = [
+        swarm.release(peer, weights=weights, groups=groups)
+        for peer, weights, groups in zip(swarm.learners, (NEW, OTHER, NEWER), (1, 3, 2), strict=True)
+    ]
+    for one in made:
+        swarm.announce(one, *swarm.hosts)
+        status = swarm.hosts[one.publisher].status
+        status.version, status.weights = 2, one.weights
+        swarm.tell(one.publisher)
+    return made
+
+
+def test_learners_that_have_parted_vote_for_the_best_release_once_they_have_waited_in_vain() -> None:
     async def body(swarm: Swarm) -> None:
         swarm.keep_busy()
-        made = [
-            swarm.release(peer, weights=weights, groups=groups)
-            for peer, weights, groups in zip(swarm.learners, (NEW, OTHER, NEWER), (1, 3, 2), strict=True)
-        ]
-        for one in made:
-            swarm.announce(one, *swarm.hosts)
-            status = swarm.hosts[one.publisher].status
-            status.version, status.weights = 2, one.weights
-            swarm.tell(one.publisher)
-        best = made[1]
-        await pass_time(swarm, WINDOW - 1.0)
+        first, best, third = part(swarm)
         assert not any(swarm[peer].counts(best) for peer in swarm.hosts)
-        await pass_time(swarm, 4.0)
-        assert all(swarm[peer].counts(best) for peer in swarm.learners) and not swarm.seed.counts(best)
-        status = swarm.hosts[LEARNERS[0]].status
-        status.weights = best.weights
-        swarm.tell(LEARNERS[0])
-        swarm[LEARNERS[0]].look()
-        assert swarm.seed.counts(best) and not any(map(swarm.seed.counts, (made[0], made[2])))
-        assert not swarm[LEARNERS[0]].counts(made[2])
+        assert not swarm[best.publisher].vote_ahead(), "none is better"
+        assert swarm[first.publisher].vote_ahead()
+        assert swarm[first.publisher].bound(1, OLD), "it steps to nothing else meanwhile"
+        swarm.tell(first.publisher)
+        assert all(swarm[peer].counts(best) for peer in swarm.hosts)
+        assert not any(swarm[peer].counts(one) for peer in swarm.hosts for one in (first, third))
+
+    play(body)
+
+
+def test_a_learner_that_is_behind_votes_for_a_release_that_is_versions_ahead_and_is_bound_by_that() -> None:
+    async def body(swarm: Swarm) -> None:
+        swarm.keep_busy()
+        me, ahead = LEARNERS[:2]
+        swarm.announce(last := swarm.release(ahead, version=5, weights=NEWER, parent=OTHER), *swarm.hosts)
+        assert not swarm[me].vote_ahead(), "no learner is at it"
+        status = swarm.hosts[ahead].status
+        status.version, status.weights = 5, NEWER
+        swarm.tell(ahead)
+        assert not swarm.seed.counts(last) and swarm[me].vote_ahead()
+        swarm.tell(me)
+        assert swarm.seed.counts(last) and swarm[me].bound(2, OLD) and not swarm[me].bound(6, NEWER)
+        await swarm.hosts[me].ports.clock.sleep(TIMEOUT + 0.1)
+        assert not swarm[me].bound(2, OLD)
 
     play(body)
 
