@@ -231,6 +231,16 @@ class Audited(Event):
     why: Text = ""
 
 
+class LeftOut(Event):
+    """A learner computed the gradient of another one again, or could not, and leaves it out of its means."""
+
+    learner: PeerId
+    """The other one."""
+    until: Finite
+    """Unix seconds."""
+    why: Text
+
+
 class SetAside(Event):
     """This peer learned that a learner suspends a sampler, perhaps itself; evidence is kept of `group`."""
 
@@ -402,6 +412,7 @@ Gossiped = (
     | Faulted
     | Recovered
     | Audited
+    | LeftOut
 )
 """Events that the dashboard needs from other peers, with every text and collection bounded; heartbeats and
 releases have topics of their own."""

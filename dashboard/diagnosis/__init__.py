@@ -43,6 +43,7 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     learning.signal,
     learners.broken,
     learners.differing,
+    learners.disproved,
     learners.far,
     samplers.unfetched,
     samplers.suspended,

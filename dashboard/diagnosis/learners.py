@@ -323,6 +323,40 @@ def differing(s: Situation) -> Iterator[Problem]:
         )
 
 
+def disproved(s: Situation) -> Iterator[Problem]:
+    """Learners whose gradients others computed again, and found to be others."""
+    learners = {peer.id for peer in s.learners()}
+    for peer in s.learners():
+        by = {
+            other: strike
+            for (accused, other), strike in s.recent.left_out.items()
+            if accused == peer.id and other in learners and strike.until > s.now
+        }
+        if not by:
+            continue
+        others, last = len(learners) - 1, max(by.values(), key=lambda strike: strike.until)
+        left_out = "It is left out of all means, and its groups go to the other learners."
+        if 2 * len(by) <= others:
+            left_out = f"{listed(sorted(map(s.name, by)))} alone: one of them may be wrong instead."
+        yield problem(
+            f"disproved {peer.id}",
+            "warning",
+            (
+                (
+                    f"The gradients of learner {peer.name} are not what its groups give, as {len(by)} of"
+                    f" {some(others, 'other learner')} found."
+                ),
+                f"It lies, or it computes otherwise than the others: {last.why.rstrip('.')}.",
+                (
+                    f"{left_out} If it is yours, compare its versions of torch and swarm with those of the"
+                    " others; else the owner of the run can remove it with `swarm revoke`."
+                ),
+            ),
+            [peer],
+            min(strike.since for strike in by.values()),
+        )
+
+
 def far(s: Situation) -> Iterator[Problem]:
     """Learners whose gradients are scaled down in most of their rounds. That is about size alone: which
     learner is right, and the cause, no norm shows."""

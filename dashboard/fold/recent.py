@@ -210,6 +210,8 @@ class Recent:
         self.distrust: dict[PeerId, Distrust] = {}
         self.suspended: dict[PeerId, tuple[PeerId, Suspension]] = {}
         """Samplers whose groups did not match their claims, by the last learner that reported it."""
+        self.left_out: dict[tuple[PeerId, PeerId], Suspension] = {}
+        """(learner, another one that leaves it out of its means) -> since when, until when, why."""
         self.unreached: dict[tuple[PeerId, PeerId], tuple[float, int]] = {}
         """(learner, another that it does not meet) -> when it last reported that, rounds in a row."""
         self.forks: dict[tuple[int, str], Parted] = {}
@@ -395,6 +397,15 @@ class Recent:
         for each in [*self.suspended][:-SENDERS]:
             del self.suspended[each]
 
+    def _left_out(self, event: happened.LeftOut, now: float) -> None:
+        if (until := number(event.until)) > now and event.learner != event.peer:
+            key = event.learner, event.peer
+            before = self.left_out.pop(key, None)
+            since = before.since if before is not None else now
+            self.left_out[key] = Suspension(until, why=clean(event.why, 240), since=since)
+            if len(self.left_out) > SENDERS:
+                del self.left_out[next(iter(self.left_out))]
+
     def _rejected(self, event: happened.Rejected, now: float) -> None:
         if event.sender == event.peer:
             return
@@ -424,5 +435,6 @@ _NOTICES: dict[type[happened.Event], Callable[..., None]] = {
     happened.Left: Recent._came_or_left,
     happened.Audited: Recent._audited,
     happened.SetAside: Recent._set_aside,
+    happened.LeftOut: Recent._left_out,
     happened.Rejected: Recent._rejected,
 }

@@ -185,6 +185,12 @@ def _audited(event: happened.Audited, name: Namer) -> News | None:
     return None
 
 
+def _left_out(event: happened.LeftOut, name: Namer) -> News:
+    who, how = name(event.learner), f"for {duration(event.until - event.at)}: {named(event.why, name)}"
+    text = f"{name(event.peer)} leaves {who} out of its means {how}."
+    return News(f"left out {event.learner}", "warning", text, (event.learner, event.peer))
+
+
 def _rejected(event: happened.Rejected, name: Namer) -> News:
     who, why = name(event.sender), named(event.reason, name)
     if WAS_REVOKED in event.reason and event.sender != event.peer:
@@ -218,6 +224,7 @@ _SENTENCES: dict[type[happened.Event], Callable[..., News | None]] = {
     happened.Faulted: _faulted,
     happened.Recovered: _recovered,
     happened.Audited: _audited,
+    happened.LeftOut: _left_out,
     happened.Rejected: _rejected,
     happened.Noted: _noted,
 }

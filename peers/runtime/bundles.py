@@ -41,6 +41,7 @@ REPORTERS: Mapping[type[events.Event], tuple[Role, ...]] = {
     events.CaughtUp: (Role.LEARNER,),
     events.Forked: (Role.LEARNER,),
     events.Audited: (Role.LEARNER, Role.AUDITOR),
+    events.LeftOut: (Role.LEARNER,),
     events.Evaluated: (Role.EVALUATOR,),
 }
 """Event -> the roles whose members alone may report it; any peer may report any other event about itself."""

@@ -132,6 +132,10 @@ async def a_member_that_most_others_name_does_not_count(
             assert {by: {*its} for by, its in outcome.named.items()} == {
                 liar: {peer.me for peer in peers[:naming]}
             }
+        if naming == 1:  # it leaves it out of the means that it makes itself
+            means = [(tensor / torch.arange(1.0, 6.0)).tolist() for tensor in tensors]
+            assert {round(each, 3) for mean in means for each in mean} == {0.333, 1.0}
+            assert means == [means[0]] * len(peers)
     for tensor in tensors:
         torch.testing.assert_close(tensor, torch.arange(1.0, 6.0), rtol=1e-3, atol=1e-3)
     for peer in peers:

@@ -149,6 +149,7 @@ happenings = st.one_of(
         strikes=versions,
         why=words,
     ),
+    event(happened.LeftOut, learner=peers | strange, until=numbers, why=words),
     event(happened.Rejected, sender=peers | strange, kind=words, reason=words),
     event(happened.Noted, level=words, text=words),
 )

@@ -32,12 +32,12 @@ from peers.commands import sim
 from peers.errors import CannotHere
 from swarm.core.agreement import electorate
 from swarm.core.gradient_checks import norm_screening
-from swarm.events import Averaged, Event, Rejected, Trained
+from swarm.events import Averaged, Event, LeftOut, Rejected, Trained
 from swarm.net.memory import rounds
 from swarm.net.memory.network import MemoryAverager
 from swarm.net.memory.rounds import Hands
 from swarm.net.ports import Average, Averager, RoundLost
-from swarm.protocol import Role, Service
+from swarm.protocol import Role
 from swarm.settings import config as settings
 from swarm.settings.config import DelayLaw, Run
 from swarm.sim.scenario import Scenario
@@ -398,8 +398,8 @@ def figures(told: Sequence[Event], liar: PeerId) -> Row:
     rounds = [event for event in told if isinstance(event, Averaged) and event.peer == "learner-0"]
     accused = [event for event in told if isinstance(event, Rejected) and event.peer == "learner-0"]
     means = [event.at for event in accused if event.kind == "mean" and event.sender == liar]
-    struck = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
-    proofs = [event.at for event in struck if event.sender == liar]
+    struck = [event for event in told if isinstance(event, LeftOut)]
+    proofs = [event.at for event in struck if event.learner == liar]
     named = [liar in event.scaled or any(at <= event.at for at in means) for event in rounds]
     last = [event.metrics["reward"] for event in steps if event.groups > 0][-LAST:]
     return {
@@ -408,7 +408,7 @@ def figures(told: Sequence[Event], liar: PeerId) -> Row:
         "named": fmean(named) if named else 0.0,
         "rounds": 1 + named.index(True) if True in named else math.nan,
         "innocent": fmean(bool(event.scaled.keys() - {liar}) for event in rounds) if rounds else 0.0,
-        "struck": len({event.peer for event in struck if event.sender == liar}),
+        "struck": len({event.peer for event in struck if event.learner == liar}),
         "proof": sum(event.at <= min(proofs) for event in rounds) if proofs else math.nan,
-        "falsely": sum(event.sender != liar and event.peer != liar for event in struck),
+        "falsely": sum(event.learner != liar and event.peer != liar for event in struck),
     }

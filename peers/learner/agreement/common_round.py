@@ -68,8 +68,9 @@ class CommonRound:
         """Members to which p2pd carried this learner's parts in the last round."""
         self._breaks, self._patient_until = 0, 0.0
         """Rounds that broke, and until when I wait for others' gradients."""
-        self._passed = set[PeerId]()
-        """Learners that were chosen and did not step in a time-out, each until it releases again."""
+        self._passed = set[str]()
+        """Learners, or bytes, that were chosen and did not come in a time-out; a learner until it releases
+        again."""
         self._gave_way = False
         """This learner left the last round before it began: the others wait for one that waits for its
         state."""
@@ -92,7 +93,7 @@ class CommonRound:
         self._rechecks.show(self._own_release.weights, gradient)
         self.members, self.marks, self.counts = frozenset([host.ports.me]), {}, True
         self.recipe = None
-        partners = self._other_learners.partners() if others else ()
+        partners = self._other_learners.to_meet() if others else ()
         gives_up = self._breaks > (0 if self._others_voted() else BREAKS)
         if gives_up or not partners or self._is_bound():
             return await self._without_round()
@@ -111,7 +112,7 @@ class CommonRound:
             early = host.steady() < self._patient_until and self._other_learners.are_learning()
             again = early or self._gave_way or self._transfer.comes_first
             return Cause.ROUND_BROKE if again else await self._without_round()
-        await self._averaged(outcome)
+        await self._averaged(outcome, gradient)
         return Cause.AVERAGED
 
     async def join(self, gradient: Gradient, batch: Sequence[Waiting]) -> Cause:
@@ -131,7 +132,7 @@ class CommonRound:
         if outcome is None:
             return Cause.AHEAD_SEEN if own.is_ahead() else Cause.NO_PEER_CAME
         self._report.add("average", self._host.now() - start)
-        await self._averaged(outcome)
+        await self._averaged(outcome, gradient)
         return Cause.AVERAGED
 
     def _others(self) -> Sequence[PeerId]:
@@ -182,8 +183,8 @@ class CommonRound:
                 host.ports.averager.gone(gone)
                 awaited -= gone
 
-    async def _averaged(self, outcome: Average) -> None:
-        """Keep the result of a round, and emit its events."""
+    async def _averaged(self, outcome: Average, mean: Gradient) -> None:
+        """Keep the result of a round, whose mean took my gradient's place, and emit its events."""
         host, self.members, self.marks = self._host, outcome.members, outcome.marks
         self.counts, self.recipe = host.ports.me in outcome.marks, outcome.recipe
         self._report_members(outcome.false, outcome.through)
@@ -196,7 +197,7 @@ class CommonRound:
             scaled={peer: float(f"{share:.3g}") for peer, share in sorted(outcome.scaled.items())},
         )
         self._other_learners.set_state(State.STEPPING)  # a recheck may take long
-        await self._rechecks.after_round(outcome, self._own_release.weights)
+        await self._rechecks.after_round(outcome, self._own_release.weights, mean.vector)
 
     def makes(self, batch: Sequence[Waiting]) -> Progress:
         """The content of a step along the mean; `batch` is this learner's."""
@@ -236,15 +237,16 @@ class CommonRound:
             if agreement.agrees(version, parent, me, waits=waits):
                 return Cause.ALONE
             if not waits:
-                others = self._other_learners.waiting()
-                self._passed |= {one for one in others if agreement.agrees(version, parent, one, waits=False)}
+                votes = {*agreement.of(version, parent).values()} - {me}
+                self._passed |= {one for one in votes if agreement.agrees(version, parent, one, waits=False)}
+                agreement.vote_ahead()
                 return Cause.NO_PEER_CAME
             await host.changed(min(until - host.steady(), host.config.run.pace.beat))
         return Cause.AHEAD_SEEN if self._own_release.is_overtaken() else Cause.NO_PEER_CAME
 
     def _choice(self, version: int, parent: Digest) -> str:
         """The choice of several others, or of the other one of two; or the oldest learner that waits with a
-        gradient, last the one that made this version, so that none makes all. Those that did not step when
+        gradient, last the one that made this version, so that none makes all. Those that did not come when
         they were chosen are passed over."""
         agreement, me, last = self._host.releases.agreement, self._host.ports.me, self._publisher()
         votes = {peer: one for peer, one in agreement.of(version, parent).items() if peer != me}

@@ -8,11 +8,11 @@
         one that cannot be scored or is not its sampler's draw, has proved nothing
 
 It is computed before this learner's own step, while its weights are those of the round. A member with a
-strike is named (Rejected) and left out where more than half of the others name it, too; of two learners the
-other one continues alone. Manifests of the last KEPT gradients are held, and frames of FRAMES_BYTES in
-memory; those of an earlier life are gone. Not checked: gradients of a version before
-(`run.averaging.overlap`), those that depend on the whole round's rewards, and whether a group's sampler drew
-it (swarm.core.audits.auditing).
+strike is left out of the means that this learner makes (LeftOut), and everywhere once more than half of the
+others name it, too; of two learners the other one continues alone. Manifests of the last KEPT gradients are
+held, and frames of FRAMES_BYTES in memory; those of an earlier life are gone. Not checked: gradients of a
+version before (`run.averaging.overlap`), those that depend on the whole round's rewards, and whether a
+group's sampler drew it (swarm.core.audits.auditing).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -47,6 +47,9 @@ from swarm.protocol import Kind, Role, Service
 from swarm.storage.blocks import digest_of
 from swarm.tasks.base import RewardError
 from swarm.types import Count, Digest, Group, PeerId, Struct, Task
+
+if TYPE_CHECKING:
+    import torch
 
 KEPT = 8
 """Manifests that are held: a round's members ask within its step."""
@@ -163,39 +166,41 @@ class BatchRechecks:
             wanted = self._rechecks.due(partners, self._host.now()) is not None
             self._host.ports.averager.check(self.against(), self._key if wanted else 0)
 
-    async def after_round(self, outcome: Average, weights: Digest) -> None:
-        """Compute a member's gradient again, where one is due; my weights are still the round's."""
+    async def after_round(self, outcome: Average, weights: Digest, mean: torch.Tensor) -> None:
+        """Compute a member's gradient again, where one is due; my weights are still the round's, whose `mean`
+        (P,) is here."""
         host, sketches = self._host, outcome.sketches
         self._rechecks.heard({peer: by for peer, by in outcome.named.items() if peer != host.ports.me})
         if sketches is None or not sketches.spans:
             return
         began = host.now()
-        fast = self._is_fast(sketches.members)
+        fast, is_zero = self._is_fast(sketches.members), not sketches.of(mean).any()
         known = [
             peer
-            for peer in sketches.members
+            for peer, its in sketches.members.items()
             if peer in self.against() or self._rechecks.is_accused(peer) or (fast and peer in outcome.marks)
+            if its.any() or not (is_zero or self._rechecks.is_blank(peer))  # zeros again prove nothing
         ]
         if (peer := self._rechecks.due(known, began)) is None:
             return
-        why = None
+        strike, zeros = None, not sketches.members[peer].any()
         try:
             batch = await self._shown_batch(peer, weights, outcome.marks.get(peer, b""))
             with oom_as("a gradient that is computed again does not fit beside this learner's own"):
                 cosine, times, alike = await self._agreement(peer, batch, sketches)
-            why = self._rechecks.found(peer, cosine, times, alike, host.now())
+            strike = self._rechecks.found(peer, cosine, times, alike, host.now())
         except (NetError, Unshown, Unsigned, wire.WireError) as error:
-            why = self._rechecks.showed_nothing(peer, str(error), host.now())
+            strike = self._rechecks.showed_nothing(peer, str(error), host.now())
         except RewardError as error:
             if await self._scores():
                 shown = f"a group of its batch cannot be scored: {error}"
-                why = self._rechecks.showed_nothing(peer, shown, host.now())
+                strike = self._rechecks.showed_nothing(peer, shown, host.now())
         except OutOfMemory as error:
             self._does_not_fit(error)
-        self._rechecks.spent(peer, host.now() - began, len(outcome.members), host.now())
-        if why is not None:
-            reason = f"{why}: what it averages is left out for an hour where most others find the same"
-            host.emit(events.Rejected, sender=peer, kind=Service.BATCHES, reason=reason)
+        spent, now = host.now() - began, host.now()
+        self._rechecks.spent(peer, spent, len(outcome.members), now, zeros=zeros and strike is None)
+        if strike is not None:
+            host.emit(events.LeftOut, learner=peer, until=strike.until, why=strike.why)
 
     def _is_fast(self, members: Collection[PeerId]) -> bool:
         """Whether the others need not wait long while this learner computes a gradient of one of them, as far

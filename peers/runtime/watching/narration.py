@@ -54,6 +54,7 @@ TOLD = (
     events.Forked,
     events.Returned,
     events.Audited,
+    events.LeftOut,
 )
 """Events of this peer that its terminal shows; the status line counts others."""
 

@@ -38,9 +38,12 @@ that p2pd and Python take the time, and differences between lines of one room ar
 UNKNOWN = 2_500_000
 """Bytes per second of a line where no member knows its own: 20 Mbit/s, a usual home line's uplink."""
 
-SMALLEST_PART, USUAL_PART, LARGE_PART, LARGEST_PART = 1 << 15, 1 << 19, 1 << 20, 1 << 21
+LEAST_PART, SMALLEST_PART = 1 << 10, 1 << 15
+USUAL_PART, LARGE_PART, LARGEST_PART = 1 << 19, 1 << 20, 1 << 21
 """Bytes of a part. Every member takes the usual one, which is hivemind's; a large one costs half the Python,
-and its intermediate results still fit a processor's cache; the largest one costs half of that again."""
+and its intermediate results still fit a processor's cache; the largest one costs half of that again. A slow
+line takes the smallest one. That of a small model is smaller yet: each member reduces something, since it
+checks the others' gradients by what it reduces."""
 
 MANY = 16
 """Cores from which the largest parts are faster, since there threads wait for each other and not for memory:
@@ -134,10 +137,12 @@ def largest_part(fast: bool, cores: int) -> int:
 
 def part_bytes(lines: Sequence[AnnouncedLine], size: float) -> int:
     """Bytes of a part of a round over `size` bytes, which all members take: a power of two, the smaller the
-    slower the slowest line is."""
+    slower the slowest line is, and not more than a member's equal share."""
     most = min(*(line.part for line in lines), size / (SEVERAL * len(lines)))
     part = next((part for part in (LARGEST_PART, LARGE_PART) if part <= most), USUAL_PART)
     while part > SMALLEST_PART and _part_seconds(lines, part) > PART_SECONDS:
+        part //= 2
+    while part > LEAST_PART and part > size / len(lines):
         part //= 2
     return part
 

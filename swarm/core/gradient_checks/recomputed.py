@@ -6,12 +6,13 @@
 
 A recomputation proves what a single peer sent, whatever the noise, and needs no majority. An unverified
 member is due at once, so that one that lies from its first round on is found in as many rounds as there are
-members; so is a member that another one names, once for each that names it: where one learner found a lie
-the others find it in the rounds that follow. After that a recomputation of s seconds is followed by
-s (n / share - 1) seconds without one, since a round of n members waits for each of them, and the order is
-drawn anew for each turn. In float32 one gradient that differs is a strike; beside bfloat16 it takes several,
-in the next rounds. Not handled here: how a gradient is recomputed (peers.learner.agreement.rechecks), who is
-left out (majority.named_by_most).
+members; so is a member that another one names, once for each that names it: where one learner found a lie the
+others find it in the rounds that follow. After that a recomputation of s seconds is followed by s (n / share
+- 1) seconds without one, since a round of n members waits for each of them, and the order is drawn anew for
+each turn. In float32 one gradient that differs is a strike; beside bfloat16 it takes several, in the next
+rounds. A reducer leaves out of its means the members that it has proof against, so that a lie in some parts
+alone is of no use; one that most name is left out everywhere, with its groups. Not handled here: how a
+gradient is recomputed (peers.learner.agreement.rechecks), who is most (majority.named_by_most).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 
-from swarm.core.suspensions import HOUR, Suspensions
+from swarm.core.suspensions import HOUR, Suspension, Suspensions
 from swarm.limits import remember
 from swarm.types import PeerId
 
@@ -66,6 +67,8 @@ class Rechecks:
         """Members that were named since they were due."""
         self._unsure: dict[PeerId, float] = {}
         """Checks of a member that prove nothing alone, less those that were made up for."""
+        self._blank: set[PeerId] = set()
+        """Members that were due at once and rightly sent nothing but zeros here: due once they send more."""
         self._again: set[PeerId] = set()
         """Members that are due in the next round: its batch is another one."""
         self._suspensions = Suspensions(HOUR, longest=HOUR)
@@ -75,6 +78,8 @@ class Rechecks:
         """The member of a round whose gradient is to be recomputed."""
         if accused := [peer for peer in self._accused if peer in members]:
             return accused[0]
+        if blank := sorted(self._blank.intersection(members)):
+            return blank[0]
         if (new := sorted(set(members) - self._known)) and self._share > 0:
             return self._rng.choice(new)
         if now < self._rests_until or not members or not self._share > 0:
@@ -94,8 +99,17 @@ class Rechecks:
                 self._accused[pair[0]] = None
             remember(self._named, pair, None, NAMED)
 
-    def spent(self, peer: PeerId, seconds: float, members: int, now: float) -> None:
-        """A recomputation in a round of so many members is over."""
+    def is_blank(self, peer: PeerId) -> bool:
+        """Whether zeros of it tell nothing new."""
+        return peer in self._blank
+
+    def spent(self, peer: PeerId, seconds: float, members: int, now: float, *, zeros: bool = False) -> None:
+        """A recomputation in a round of so many members is over. `zeros`: these were sent and found, which
+        says little of the rest."""
+        if zeros and (peer in self._accused or peer not in self._known):
+            self._blank.add(peer)
+        elif not zeros:
+            self._blank.discard(peer)
         self._known.add(peer)
         self._accused.pop(peer, None)
         if peer in self._again:
@@ -104,8 +118,8 @@ class Rechecks:
         self._turn = [each for each in self._turn if each != peer]
         self._rests_until = now + seconds * (members / self._share - 1)
 
-    def found(self, peer: PeerId, cosine: float, times: float, alike: bool, now: float) -> str | None:
-        """The objection to a member that sent `times` the norm of the recomputed gradient, both in float32
+    def found(self, peer: PeerId, cosine: float, times: float, alike: bool, now: float) -> Suspension | None:
+        """The strike of a member that sent `times` the norm of the recomputed gradient, both in float32
         where `alike`; None: they agree."""
         agree, far = (AGREE, FAR) if alike else (AGREE_OTHERWISE, FAR_OTHERWISE)
         if cosine >= agree and 1 / far <= times <= far:
@@ -115,19 +129,19 @@ class Rechecks:
             f"it sent a gradient that its groups do not give: cosine {cosine:.3f}, {times:.3g} times the norm"
         )
         if alike:
-            return self._suspensions.suspend(peer, why, now).why
+            return self._suspensions.suspend(peer, why, now)
         self._again.add(peer)
         return self._not_sure(peer, why, now)
 
-    def showed_nothing(self, peer: PeerId, why: str, now: float) -> str | None:
-        """A member's gradient cannot be recomputed -> the objection to it, or None."""
+    def showed_nothing(self, peer: PeerId, why: str, now: float) -> Suspension | None:
+        """A member's gradient cannot be recomputed -> its strike, or None."""
         return self._not_sure(peer, f"it did not show what its gradient is of: {why}", now)
 
-    def _not_sure(self, peer: PeerId, why: str, now: float) -> str | None:
+    def _not_sure(self, peer: PeerId, why: str, now: float) -> Suspension | None:
         self._unsure[peer] = min(UNSURE, self._unsure.get(peer, 0.0) + 1.0)
         if self._unsure[peer] < UNSURE:
             return None
-        return self._suspensions.suspend(peer, f"again and again {why}", now).why
+        return self._suspensions.suspend(peer, f"again and again {why}", now)
 
     def against(self, now: float) -> Collection[PeerId]:
         """Members with a strike."""

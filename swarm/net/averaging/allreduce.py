@@ -22,6 +22,7 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
+    Collection,
     Mapping,
     Sequence,
 )
@@ -83,16 +84,21 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         groups: int,
         codec: Codec,
         key: int = 0,
+        left_out: Collection[PeerID] = (),
         **kwargs: Any,
     ) -> None:
         """`groups`: those of the run's whole batch; a claim of no weight adds nothing. Received parts are
-        sketched by `key`; 0: they are not."""
+        sketched by `key`; 0: they are not. Those of members that are `left_out` are not in the means that
+        this one makes."""
         super().__init__(weight=1.0, compression=codec, **kwargs)
         self.broken, self.cut = "", asyncio.Event()
         self._codec = codec
         judged = screened_weights([claims[peer] for peer in self.ordered_peer_ids], groups)
         self._standing: dict[PeerID, ScreenedWeight] = dict(zip(self.ordered_peer_ids, judged, strict=True))
         largest = largest_mean_norm([claims[peer] for peer in self.ordered_peer_ids], judged)
+        counted = [0.0 if peer in left_out else one.weight for peer, one in self._standing.items()]
+        self._weights = counted if any(counted) else [one.weight for one in judged]
+        """Of the members in my sums."""
         self._sent = {peer: Allowance(claims[peer].norm) for peer in self.ordered_peer_ids}
         self._reduced = {peer: Allowance(largest) for peer in self.ordered_peer_ids}
         self._parts = [
@@ -299,8 +305,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
     def _sum(self, come: Mapping[int, torch.Tensor]) -> Sum:
         """Of all members' parts, by their senders."""
         peers = self.sender_peer_ids
-        weights, parts = [self._standing[peer].weight for peer in peers], [come[k] for k in range(len(peers))]
-        packed, mean = self._codec.as_sent(weighted_mean(parts, weights))
+        weights = dict(zip(self.ordered_peer_ids, self._weights, strict=True))
+        parts = [come[k] for k in range(len(peers))]
+        packed, mean = self._codec.as_sent(weighted_mean(parts, [weights[peer] for peer in peers]))
         return Sum(packed, mean, _products(come[peers.index(self.peer_id)], mean, norm(mean)))
 
     def _keep(self, made: Sum) -> None:

@@ -37,7 +37,7 @@ from hivemind.utils.asyncio import achain, as_aiter
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.core.agreement import shares
-from swarm.core.gradient_checks.majority import named_by_most
+from swarm.core.gradient_checks.majority import minority, named_by_most
 from swarm.core.gradient_checks.norm_screening import AnnouncedNorm, once
 from swarm.core.gradient_checks.reducer_checks import Presences
 from swarm.core.gradient_checks.step_recipe import Ingredient, MeanRecipe
@@ -243,10 +243,13 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         size = self._setup.buffer.numel() * shares.WIRE_BYTES[settings.compression]
         claims = _judged(told)
         parts, part = shares.shares(lines), shares.part_bytes(lines, size)
+        named = _named(told)
+        mine = [peer for peer in told if str(self._p2p.peer_id) in named.get(str(peer), ())]
         runner = Runner(
             claims=claims,
             groups=self._setup.groups,
             key=order.key,
+            left_out=minority(mine, len(told)),
             codec=codec,
             p2p=self._p2p,
             servicer_type=type(self),
@@ -260,6 +263,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             reducer_timeout=2 * patience,
         )
         promise.set_result(runner)
+        made = _recipe(claims, parts, part)
         try:
             with self._held_to(lines, size):
                 await runner.reduce()
@@ -272,12 +276,13 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             false=tuple(map(str, false)),
             through=tuple(str(peer) for peer in group.peer_ids if peer in self._p2p.through),
             scaled=runner.scaled(),
-            named=_named(told),
+            named=named,
             spans=runner.spans if order.key else (),
             sketches=runner.sketched(),
             norms={str(peer): one.norm for peer, one in told.items()},
             marks={str(peer): one.marks for peer, one in told.items() if claims[peer].weight > 0},
-            recipe=_recipe(claims, parts, part),
+            # a reducer may leave out a member that counts elsewhere
+            recipe=None if any(str(peer) in named and claims[peer].weight for peer in told) else made,
         )
 
     def _announcements(

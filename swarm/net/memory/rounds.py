@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from swarm.core.agreement import shares
 from swarm.core.gradient_checks.inner_products import InnerProducts
-from swarm.core.gradient_checks.majority import named_by_most
+from swarm.core.gradient_checks.majority import minority, named_by_most
 from swarm.core.gradient_checks.norm_screening import (
     Allowance,
     AnnouncedNorm,
@@ -241,11 +241,13 @@ class Meeting:
             self._break("the members' weights sum to nothing")
             return
         judged, reduced = screened_weights(claims, self._groups), self._reduced()
-        sketches = {seat.peer: _sketches(seat, seats) for seat in seats}
-        told = [flat(seat.tensors) for seat in seats] if any(seat.announced.hands for seat in seats) else []
+        told = [flat(seat.tensors) for seat in seats]
+        cut = spans(reduced, len(told[0]))
+        sketches = {seat.peer: _sketches(seat, seats, told, cut[seat.peer]) for seat in seats}
         _average(seats, judged)
-        if told:
-            _handed(seats, told, judged, spans(reduced, len(told[0])), largest_mean_norm(claims, judged))
+        _leave_out(seats, told, judged, cut)
+        if any(seat.announced.hands for seat in seats):
+            _handed(seats, told, judged, cut, largest_mean_norm(claims, judged))
         self._end()
         now = asyncio.get_running_loop().time()
         scaled = {seat.peer: one.share for seat, one in zip(seats, judged, strict=True) if one.share < 1}
@@ -391,18 +393,49 @@ def _handed(
             seat.kept.presences.add(presences(part, has, cut, one.weight / total))
 
 
-def _sketches(seat: Seat, seats: Sequence[Seat]) -> Sketches | None:
-    """The sketches of the others' values that a member asked for: here all of them reach every member."""
+def _sketches(
+    seat: Seat, seats: Sequence[Seat], parts: Sequence[torch.Tensor], mine: slice
+) -> Sketches | None:
+    """The sketches that a member asked for, of the values that the others sent to it: those that it
+    reduces."""
     if not seat.announced.key:
         return None
-    import torch
-
     from swarm.net.averaging import sketch
 
-    found = sketch.Sketches(seat.announced.key, [(0, sum(each.numel() for each in seat.tensors))], {})
-    others = [each for each in seats if each is not seat]
-    flat = {each.peer: torch.cat([part.reshape(-1) for part in each.tensors]) for each in others}
-    return found._replace(members={peer: found.of(vector) for peer, vector in flat.items()})
+    size = mine.stop - mine.start
+    found = sketch.Sketches(seat.announced.key, [(mine.start, size)] if size else [], {})
+    others = [(each.peer, part) for each, part in zip(seats, parts, strict=True) if each is not seat]
+    return found._replace(members={peer: found.of(vector) for peer, vector in others if size})
+
+
+def _leave_out(
+    seats: Sequence[Seat],
+    parts: Sequence[torch.Tensor],
+    judged: Sequence[ScreenedWeight],
+    cut: Mapping[PeerId, slice],
+) -> None:
+    """Replace in place the means that are made by reducers that leave members out."""
+    from swarm.net.averaging.weighted_mean import weighted_mean
+
+    peers = [seat.peer for seat in seats]
+    for reducer in seats:
+        out = minority([peer for peer in peers if peer in reducer.announced.against], len(peers))
+        weights = [0.0 if peer in out else one.weight for peer, one in zip(peers, judged, strict=True)]
+        mine = cut[reducer.peer]
+        if not out or not any(weights) or mine.start == mine.stop:
+            continue
+        scaled = [part[mine] * one.share for part, one in zip(parts, judged, strict=True)]
+        mean = weighted_mean(scaled, weights)
+        for seat in seats:
+            has = flat(seat.tensors)
+            has[mine] = mean
+            _put(seat.tensors, has)
+
+
+def _put(tensors: Sequence[torch.Tensor], values: torch.Tensor) -> None:
+    """Replace tensors in place by flat `values`."""
+    for tensor, its in zip(tensors, values.split([each.numel() for each in tensors]), strict=True):
+        tensor.copy_(its.view_as(tensor))
 
 
 def _average(seats: Sequence[Seat], judged: Sequence[ScreenedWeight]) -> None:
@@ -451,8 +484,7 @@ def hand_out(
         told = its(to, has[cut[reducer]].clone())
         size = norm(told)
         has[cut[reducer]] = told * Allowance(largest).take(size) if math.isfinite(size) else told.zero_()
-    for tensor, values in zip(tensors, has.split([each.numel() for each in tensors]), strict=True):
-        tensor.copy_(values.view_as(tensor))
+    _put(tensors, has)
     return has
 
 

@@ -18,7 +18,15 @@ import psutil
 import pytest
 from process_tree import ended
 
-from swarm.core.agreement.shares import LARGE_PART, LARGEST_PART, MANY, SEVERAL, USUAL_PART
+from swarm.core.agreement.shares import (
+    LARGE_PART,
+    LARGEST_PART,
+    MANY,
+    SEVERAL,
+    USUAL_PART,
+    AnnouncedLine,
+    part_bytes,
+)
 from swarm.core.gradient_checks.reducer_checks import LEAST
 from swarm.net.averaging import averager
 from swarm.net.averaging.codec import SCALE
@@ -144,7 +152,7 @@ def test_members_end_with_identical_bytes_equal_to_the_weighted_mean(trio, size)
     assert all(passed[one, other] == passed[other, one] for one, other in passed)
     # Each value goes to its reducer from all members but one, and comes back: as float16 with a scale a part,
     # twice in `passed`.
-    parts = math.ceil(NUMEL / (1 << 18))
+    parts = math.ceil(2 * NUMEL / part_bytes([AnnouncedLine()] * size, 2 * NUMEL))
     assert sum(passed.values()) == 2 * (2 * NUMEL + SCALE.size * parts) * (size - 1)
     assert all(answer["scaled"] == {} for answer in answers)
 
@@ -442,11 +450,16 @@ def test_a_member_that_most_others_name_does_not_count(trio):
         version = next(versions)
         for k, (peer, fill) in enumerate(zip(trio, (1.0, 1.0, -1.0), strict=True)):
             named = [liar] if peer in naming else []
-            peer.begin(version, trio, fill, marks=f"group..{k}".encode(), against=named)
+            peer.begin(version, trio, fill, marks=f"group..{k}".encode(), against=named, key=7)
         return [peer.receive() for peer in trio]
 
-    for answer in one_round(trio[:1]):
+    answers = one_round(trio[:1])
+    reduces = bool(answers[0]["sent"])
+    for answer in answers:
         assert len(answer["counting"]) == 3 and answer["named"] == {liar: [trio[0].me]}
+        least, most = map(float, answer["value"])
+        assert (most == pytest.approx(1.0)) is reduces, "who names it leaves it out of its own means"
+        assert least == pytest.approx(1 / 3, rel=1e-3)
     answers = one_round(trio[:2])
     assert_averaged(answers, trio, 1.0)
     for answer in answers:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from role_swarms import EPOCH, Told, scenario
+from role_swarms import EPOCH, Told, scenario, without_rechecks
 
 from swarm.core.agreement.missed_rounds import RETRY
 from swarm.events import Averaged, Released, RoundBroke, Trained, Unreached
@@ -52,6 +52,7 @@ def versions(told: Told) -> int:
 
 
 def test_two_of_three_that_cannot_meet_train_with_the_third_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_rechecks(monkeypatch)
     played = scenario(1.2, (3, 6), sample=0.5)
     together, real = versions(Told(played)), Dials.reaches
 

@@ -25,12 +25,12 @@ from peers.sampler.sampler import Sampler
 from swarm.core.gradient_checks.recomputed import UNSURE, Rechecks
 from swarm.core.intake.admission import group_id
 from swarm.core.intake.curriculum import Draws
-from swarm.events import Event, Faulted, Moved, Noted, Rejected, Trained
+from swarm.events import Event, Faulted, LeftOut, Moved, Noted, Trained
 from swarm.learn.learners.base_learner import Gradient
 from swarm.limits import MAIL_LIMIT
 from swarm.net.averaging.sketch import Sketches
 from swarm.net.memory.network import MemoryWork
-from swarm.protocol import Kind, Role, Service
+from swarm.protocol import Kind, Role
 from swarm.sim.world import World
 from swarm.storage.blocks import digest_of
 from swarm.tasks.base import RewardError
@@ -61,8 +61,8 @@ def two(attack: str, seconds: float = 8.0, each: tuple[str, ...] = ()) -> list[E
 
 def test_of_two_learners_the_one_with_the_proof_goes_on_alone() -> None:
     told = two("times -1", seconds=16.0)
-    proofs = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
-    assert {(event.peer, event.sender) for event in proofs} == {("learner-0", "learner-1")}
+    proofs = [event for event in told if isinstance(event, LeftOut)]
+    assert {(event.peer, event.learner) for event in proofs} == {("learner-0", "learner-1")}
     after = [event for event in told if event.peer == "learner-0" and event.at > proofs[0].at]
     assert [event for event in after if isinstance(event, Moved) and event.cause == "alone"]
     assert len([event for event in after if isinstance(event, Trained)]) >= 2
@@ -124,13 +124,13 @@ def test_a_group_that_nobody_can_score_is_no_way_out(
 ) -> None:
     spent = Rechecks.spent  # else the third look is a minute later
     monkeypatch.setattr(
-        Rechecks, "spent", lambda its, peer, _, members, now: spent(its, peer, 0.0, members, now)
+        Rechecks, "spent", lambda its, peer, _, *more, **named: spent(its, peer, 0.0, *more, **named)
     )
     Evasion(monkeypatch, drawn)
     told = two("times -1", seconds=14.0)
-    proofs = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
-    assert {(event.peer, event.sender) for event in proofs} == {("learner-0", "learner-1")}
-    assert all(why in event.reason for event in proofs)
+    proofs = [event for event in told if isinstance(event, LeftOut)]
+    assert {(event.peer, event.learner) for event in proofs} == {("learner-0", "learner-1")}
+    assert all(why in event.why for event in proofs)
     assert not [event for event in told if isinstance(event, Faulted)]
 
 
@@ -153,7 +153,7 @@ def test_honest_learners_of_a_run_with_exercises_that_nobody_can_score_agree(
     monkeypatch.setattr(Rechecks, "found", agrees)
     monkeypatch.setattr(Rechecks, "showed_nothing", lambda *_: pytest.fail("a batch was not shown"))
     told = two("honest")
-    assert not [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
+    assert not [event for event in told if isinstance(event, LeftOut)]
     assert {*found} == {"learner-0", "learner-1"}
 
 
@@ -192,16 +192,16 @@ def test_a_learner_whose_memory_ends_while_it_checks_blames_nobody_and_goes_on(
             raise error
         return again(its, gradient)
 
-    def pay(checks: Rechecks, peer: PeerId, *rest: Any) -> None:
+    def pay(checks: Rechecks, peer: PeerId, *rest: Any, **named: Any) -> None:
         spent[peer] += 1
-        pays(checks, peer, *rest)
+        pays(checks, peer, *rest, **named)
 
     monkeypatch.setattr(BatchRechecks, "_masked", ends)
     monkeypatch.setattr(Rechecks, "spent", pay)
     monkeypatch.setattr(Rechecks, "showed_nothing", lambda *_: pytest.fail("somebody is blamed"))
     told = two("honest")
     assert {*tried} == {*spent} == {"learner-0", "learner-1"} and tried.total() == spent.total()
-    assert not [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
+    assert not [event for event in told if isinstance(event, LeftOut)]
     notes = [
         event.peer for event in told if isinstance(event, Noted) and "could not be checked" in event.text
     ]

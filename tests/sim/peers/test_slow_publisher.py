@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 import pytest
-from role_swarms import Told, scenario
+from role_swarms import Told, scenario, without_rechecks
 
 from swarm.events import Adopted, Released
 from swarm.settings.config import Averaging, DelayLaw
@@ -22,6 +22,7 @@ OLDEST, YOUNGEST = PeerId("learner-0"), PeerId("learner-2")
 def ages(monkeypatch: pytest.MonkeyPatch, slow: PeerId) -> tuple[int, list[float]]:
     """Versions, and the seconds from the release of each to each of four samplers that took it; of three
     learners `slow` has a sixteenth of the others' uplink."""
+    without_rechecks(monkeypatch)  # one takes as long as the others wait for a publisher
     lines = World._lines
 
     def one_is_slow(world: World) -> dict[PeerId, AccessLine]:

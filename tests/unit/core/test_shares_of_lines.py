@@ -12,6 +12,7 @@ from swarm.core.agreement.shares import (
     CLAIM,
     LARGE_PART,
     LARGEST_PART,
+    LEAST_PART,
     MANY,
     MOST,
     SEVERAL,
@@ -156,13 +157,20 @@ def test_a_slow_line_that_moves_shows_progress_before_others_lose_patience(
     lines: list[AnnouncedLine], size: float, chunk: float
 ) -> None:
     part, slowest = part_bytes(lines, size), min(believed(lines))
-    assert SMALLEST_PART <= part <= LARGEST_PART and part & (part - 1) == 0
+    least = SMALLEST_PART if size >= SMALLEST_PART * len(lines) else LEAST_PART
+    assert least <= part <= LARGEST_PART and part & (part - 1) == 0
     assert 2 * (len(lines) - 1) * part / slowest < patience(lines, part, chunk)
 
 
 def test_parts_are_as_large_as_ever_on_fast_lines_and_small_on_slow_ones() -> None:
     assert part_bytes(lines_of(100, 100), 1e9) == USUAL_PART
     assert part_bytes(lines_of(5, 20, 20, 20), 1e9) == 1 << 16
+
+
+def test_each_member_reduces_a_part_of_a_small_model_too() -> None:
+    assert part_bytes(lines_of(100, 100, 100, 100), 208_000) == 1 << 15
+    assert part_bytes(lines_of(100, 100, 100, 100), 20_000) == 1 << 12
+    assert part_bytes(lines_of(100, 100, 100, 100), 100) == LEAST_PART
 
 
 def test_parts_are_the_largest_where_all_members_take_them_and_each_reduces_several() -> None:
