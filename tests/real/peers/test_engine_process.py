@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 from engine_workers import FAKE_VLLM, fork_workers
 from nouns import seeds
@@ -380,6 +381,8 @@ def test_whoever_asks_for_tasks_beside_a_call_hears_that_the_process_died(engine
     before = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS)))
     with sampling(engine, 512) as call, ThreadPoolExecutor(1) as pool:
         os.kill(engine.pid, signal.SIGSTOP)
+        while psutil.Process(engine.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
         asked = pool.submit(engine.render_all, [CONVERSATION])
         while engine._beside is None:
             time.sleep(0.001)
