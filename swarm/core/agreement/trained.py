@@ -163,7 +163,7 @@ class TrainedLedger:
         if step.weights and len(step.members) <= 1:
             return False  # members of a round may differ in last bits, and each knows only its own result
         if step.members and announced:
-            return any(_released(step, release) for release in announced)
+            return any(made_by(step.members, step.parent, release) for release in announced)
         others = bool(announced) and all(self._is_of_another(release) for release in announced)
         return False if others or self._are_groups_known(point, announced) else None
 
@@ -197,10 +197,9 @@ def _leads_to(step: TrainedStep, policy: HeldPolicy) -> bool:
 
 
 def _released(step: TrainedStep, release: Release) -> bool:
-    """The number of groups tells apart rounds of the same members in two lives, of which weights are not
-    known."""
-    known = step.weights or not step.members
-    as_many = known or len(marks_of(step.groups)) == release.groups
+    """The number of groups tells apart rounds of the same members in two lives."""
+    known = step.members and release.learners and release.groups
+    as_many = not known or len(marks_of(step.groups)) == release.groups
     return as_many and step.version == release.version and made_by(step.members, step.parent, release)
 
 

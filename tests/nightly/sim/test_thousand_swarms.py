@@ -21,6 +21,7 @@ from swarm.sim.scenario import Fault
 SCARCE = "a learner has groups when the others have none, and steps alone"
 
 OPEN = {
+    65: "a learner's step that was never released is taken for its next one, of as many members",
     105: "a learner's full disk refused its steps: after its restart it takes up groups of a release whose"
     " line it does not know yet, as others' steps do not count until then",
     **dict.fromkeys((203, 284, 364), SCARCE),

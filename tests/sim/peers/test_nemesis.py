@@ -30,7 +30,6 @@ def tried(seed: int) -> Trial:
 
 BROKEN_ONCE = {
     27: "the shares of a batch left a slow learner out of rounds for which it waited with a gradient",
-    65: "a learner's step that was never released was taken for its next one, of as many members",
     134: "a step that nothing came of was taken for that of a later round of the same members",
     158: "three learners of one line, at versions 1, 2 and 7, waited for each other's votes",
     170: "peers without a vote waited for dead learners, whose place a new one had taken",
