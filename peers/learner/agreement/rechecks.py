@@ -174,7 +174,9 @@ class BatchRechecks:
         if sketches is None or not sketches.spans:
             return
         began = host.now()
-        fast, is_zero = self._is_fast(sketches.members), not sketches.of(mean).any()
+        fast = self._is_fast(sketches.members)
+        # the mean is sketched only where a member sent zeros
+        is_zero = not all(its.any() for its in sketches.members.values()) and not sketches.of(mean).any()
         known = [
             peer
             for peer, its in sketches.members.items()

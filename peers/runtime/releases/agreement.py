@@ -52,7 +52,6 @@ SLOW = 0.5
 NEAR = 2
 """Versions by which a learner may be behind, by its last heartbeat, and have a step of the next one."""
 
-
 BEYOND = 256
 """Versions by which a learner's own may be beyond the newest one before it that counts."""
 

@@ -9,8 +9,8 @@
 
 So the larger part of a swarm that was cut in two goes on at once, the smaller one after `window` seconds, and
 learners that leave one after the other are counted no more one after the other. Where a new learner takes the
-place of dead ones that it never heard, the others follow it at once. Not handled here: the content
-of a vote, its signature (peers.runtime.releases.agreement).
+place of dead ones that it never heard, the others follow it at once. Not handled here: the content of a
+vote, its signature (peers.runtime.releases.agreement).
 """
 
 from __future__ import annotations

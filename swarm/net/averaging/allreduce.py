@@ -96,8 +96,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         judged = screened_weights([claims[peer] for peer in self.ordered_peer_ids], groups)
         self._standing: dict[PeerID, ScreenedWeight] = dict(zip(self.ordered_peer_ids, judged, strict=True))
         largest = largest_mean_norm([claims[peer] for peer in self.ordered_peer_ids], judged)
-        counted = [0.0 if peer in left_out else one.weight for peer, one in self._standing.items()]
-        self._weights = counted if any(counted) else [one.weight for one in judged]
+        weights = {peer: one.weight for peer, one in self._standing.items()}
+        counted = {peer: 0.0 if peer in left_out else weight for peer, weight in weights.items()}
+        self._weights = counted if any(counted.values()) else weights
         """Of the members in my sums."""
         self._sent = {peer: Allowance(claims[peer].norm) for peer in self.ordered_peer_ids}
         self._reduced = {peer: Allowance(largest) for peer in self.ordered_peer_ids}
@@ -305,9 +306,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
     def _sum(self, come: Mapping[int, torch.Tensor]) -> Sum:
         """Of all members' parts, by their senders."""
         peers = self.sender_peer_ids
-        weights = dict(zip(self.ordered_peer_ids, self._weights, strict=True))
-        parts = [come[k] for k in range(len(peers))]
-        packed, mean = self._codec.as_sent(weighted_mean(parts, [weights[peer] for peer in peers]))
+        weights, parts = [self._weights[peer] for peer in peers], [come[k] for k in range(len(peers))]
+        packed, mean = self._codec.as_sent(weighted_mean(parts, weights))
         return Sum(packed, mean, _products(come[peers.index(self.peer_id)], mean, norm(mean)))
 
     def _keep(self, made: Sum) -> None:
